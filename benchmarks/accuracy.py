@@ -30,8 +30,8 @@ from workloads import Workload
 from fastreader import Example, Reader, Template, load_examples
 from fastreader.cli.packing_gain.groups import Group
 from fastreader.data.result_log import ResultLog, iter_results
-from fastreader.models.packaged import PACKAGED, folder_of
-from fastreader.models.products import ways
+from fastreader.models.loading.packaged import PACKAGED, folder_of
+from fastreader.models.machine.product_rates import ways
 from fastreader.permutations import cyclic
 from fastreader.reader.prompts.pieces import encode
 

@@ -20,7 +20,7 @@ from peers import plain_model
 
 from fastreader import Example, Reader, load_examples
 from fastreader.data.result_log import ResultLog, iter_results
-from fastreader.models.packaged import PACKAGED, folder_of
+from fastreader.models.loading.packaged import PACKAGED, folder_of
 
 TIE = 1e-3  # logits of a float32 forward differ by about 1e-4 with the order of its sums
 

@@ -146,7 +146,7 @@ def child(arguments: argparse.Namespace, name: str, way: str, precision: str) ->
     import transformers
 
     from fastreader import Reader
-    from fastreader.models.packaged import PACKAGED, folder_of
+    from fastreader.models.loading.packaged import PACKAGED, folder_of
     from fastreader.reader.prompts.encoder import TextEncoder
 
     folder = str(folder_of(arguments.model)) if arguments.model in PACKAGED else arguments.model

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from fastreader.models.cache import cache_dir
-from fastreader.models.packaged import PACKAGED, extract
+from fastreader.data.cache_folder import cache_dir
+from fastreader.models.loading.packaged import PACKAGED, extract
 
 
 def find(model: str, kind: str, given: list[Path]) -> Path:

@@ -30,7 +30,7 @@ from lm_eval.tasks import TaskManager
 
 from fastreader import Example, Reader, load_examples
 from fastreader.integrations.lm_eval import FastreaderLM
-from fastreader.models import load as loading
+from fastreader.models.loading import load as loading
 
 HERE = Path(__file__).parent
 QUESTIONS = HERE.parent / "examples" / "questions.jsonl"

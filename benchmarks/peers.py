@@ -8,7 +8,7 @@ import torch
 
 from fastreader.cli.packing_gain.groups import Group
 from fastreader.cli.packing_gain.peers import PADDED_ROWS, one_at_a_time, padded, prefix_cached
-from fastreader.models import load as loading
+from fastreader.models.loading import load as loading
 
 __all__ = ["first_tokens", "harness", "one_at_a_time", "padded", "plain_model", "prefix_cached"]
 

@@ -24,7 +24,7 @@ import work
 import workloads
 
 from fastreader.core.tree import PrefixTree
-from fastreader.models.packaged import folder_of
+from fastreader.models.loading.packaged import folder_of
 from fastreader.reader.prompts.encoder import TextEncoder
 
 LLAMA_3_8B = SimpleNamespace(

@@ -202,7 +202,7 @@ def spawn(arguments: argparse.Namespace, name: str, way: tuple[str, str]) -> dic
 
 def child(arguments: argparse.Namespace, name: str, way: str, precision: str) -> dict[str, Any]:
     """Load, then time one way once; the peak is what memory rose to above the loaded model."""
-    from fastreader.models.packaged import PACKAGED, folder_of
+    from fastreader.models.loading.packaged import PACKAGED, folder_of
 
     folder = str(folder_of(arguments.model)) if arguments.model in PACKAGED else arguments.model
     facts: dict[str, Any] = {}

@@ -66,7 +66,7 @@ def fastreader_runner(model: str, precision: str) -> Run:
 def transformers_runner(model: str, dtype: torch.dtype, use_cache: bool) -> Run:
     import transformers
 
-    from fastreader.models.packaged import PACKAGED, folder_of
+    from fastreader.models.loading.packaged import PACKAGED, folder_of
 
     transformers.utils.logging.disable_progress_bar()
     folder = folder_of(model) if model in PACKAGED else model

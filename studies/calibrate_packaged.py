@@ -23,11 +23,11 @@ from fastreader.core.progress import track
 from fastreader.data.fingerprints import reader_identity
 from fastreader.data.result_log import ResultLog, iter_results
 from fastreader.moi import Observations, calibrate
-from fastreader.moi.probe import Probe, gold_of, moved
-from fastreader.moi.shipped import file_name_of
+from fastreader.moi.calibration.probe import Probe, gold_of, moved
+from fastreader.moi.calibration.store import file_name_of
 from fastreader.permutations import latin
 
-FOLDER = Path(__file__).parent.parent / "src" / "fastreader" / "moi" / "calibrations"
+FOLDER = Path(__file__).parent.parent / "src" / "fastreader" / "moi" / "calibration" / "shipped"
 SQUARES = {3: 2, 5: 3, 10: 3}  # number of squares by N, each of N orderings
 ALIASES = 4  # at most this number of right answers is scored
 

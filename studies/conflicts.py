@@ -35,11 +35,11 @@ from shared import fingerprint, make_parser, rows_of, table, unpack, write_both
 from fastreader import Example, Passage, Reader, load_examples
 from fastreader.core.progress import track
 from fastreader.data.result_log import ResultLog
-from fastreader.moi.conflicts import Conflicts, conflicts
-from fastreader.moi.conflicts import judge as judgement
-from fastreader.moi.conflicts.judge import judge
+from fastreader.passages.conflicts import Conflicts, conflicts
+from fastreader.passages.conflicts import judge as judgement
+from fastreader.passages.conflicts.judge import judge
 from fastreader.statistics import auroc, wilson
-from fastreader.statistics.answers import normalise
+from fastreader.statistics.measures.answers import normalise
 
 Row = dict[str, Any]
 Scores = Callable[[np.ndarray, np.ndarray], np.ndarray]

@@ -25,7 +25,7 @@ from shared import fingerprint, make_parser
 from fastreader import Example, Passage, Reader, Template, load_examples, score_permutations
 from fastreader.data.files import write_json
 from fastreader.data.result_log import ResultLog
-from fastreader.models.packaged import PACKAGED, pull
+from fastreader.models.loading.packaged import PACKAGED, pull
 from fastreader.moi.distill import (
     DistillSettings,
     Evaluation,

@@ -35,17 +35,17 @@ from moi_orders import all_orders
 from moi_rows import cluster_of, gold_rank, key, method_row, read_once, rounded, scores_of
 from shared import fingerprint, make_parser, rows_of, unpack
 
-from fastreader import PermutationScores, Reader, Template, load_examples, score_permutations
+from fastreader import Arranger, PermutationScores, Reader, Template, load_examples, score_permutations
 from fastreader.core.progress import track
 from fastreader.core.protocol import ReaderWrapper
 from fastreader.data.fingerprints import reader_identity
 from fastreader.data.result_log import ResultLog, iter_results
-from fastreader.moi import Arranger, Observations, Pool, debias, observe
+from fastreader.moi import Observations, Pool, debias, observe
+from fastreader.moi.analyses.outcomes import outcomes
 from fastreader.moi.baselines import gold_of
-from fastreader.moi.outcomes import outcomes
-from fastreader.moi.position_bias import PositionBias
-from fastreader.moi.rerank import rerank
-from fastreader.moi.shipped import SHIPPED, file_name
+from fastreader.moi.calibration.store import SHIPPED, file_name
+from fastreader.moi.quantities.position_bias import PositionBias
+from fastreader.moi.reorder.rerank import rerank
 from fastreader.permutations import cyclic
 from fastreader.reader.session import Session
 

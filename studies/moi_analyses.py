@@ -26,8 +26,8 @@ from fastreader.data.fingerprints import reader_identity
 from fastreader.data.result_log import ResultLog
 from fastreader.moi import calibrate
 from fastreader.moi.analyses import first_token_distances, gold_places, mean_bias, partition_means
-from fastreader.moi.outcomes import MEASURES
-from fastreader.moi.probe import gold_of
+from fastreader.moi.analyses.outcomes import MEASURES
+from fastreader.moi.calibration.probe import gold_of
 from fastreader.permutations import random
 from fastreader.statistics import bootstrap
 

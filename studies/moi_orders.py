@@ -20,7 +20,7 @@ from fastreader.moi import PositionBias, Utilities, debias, observe, rerank
 from fastreader.moi.baselines import METHODS, Ordering, score_matched
 from fastreader.moi.baselines.ordering import by_score
 from fastreader.moi.baselines.placed import outside_bias
-from fastreader.moi.designs import prefixes
+from fastreader.moi.quantities.designs import prefixes
 from fastreader.reader.session import Session
 
 # "moi-paper" is "moi-joint" below, which shares the scores of the other methods here.

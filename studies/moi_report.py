@@ -13,7 +13,7 @@ from shared import cell, rows_of, table, write_both
 
 from fastreader.moi import PositionBias
 from fastreader.moi.analyses import gold_ranks
-from fastreader.moi.outcomes import MEASURES
+from fastreader.moi.analyses.outcomes import MEASURES
 from fastreader.statistics import bootstrap, holm, minimum_detectable_effect, paired_bootstrap
 
 CLAIMED = (0.0, 0.5, 0.7, 0.9, 1.01)  # bins of P(best)

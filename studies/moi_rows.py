@@ -10,9 +10,9 @@ import numpy as np
 
 from fastreader import Example, PermutationScores
 from fastreader.core.tree import TreeStats
-from fastreader.moi.outcomes import MEASURES, Outcome
-from fastreader.moi.probe import gold_of
-from fastreader.statistics.answers import contained, exact_match, f1
+from fastreader.moi.analyses.outcomes import MEASURES, Outcome
+from fastreader.moi.calibration.probe import gold_of
+from fastreader.statistics.measures.answers import contained, exact_match, f1
 
 Row = dict[str, Any]
 RATES = {"em": exact_match, "contained": contained, "f1": f1}

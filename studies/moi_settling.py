@@ -35,6 +35,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from lib.simulate import bias_shape, simulate
 from moi_rows import outcome_of, rounded, scores_of
 from shared import fingerprint, make_parser, rows_of, table, write_both
 
@@ -44,10 +45,9 @@ from fastreader.data.files import write_text
 from fastreader.data.fingerprints import reader_identity
 from fastreader.data.result_log import ResultLog
 from fastreader.moi import Observations, PositionBias, calibrate, observe
-from fastreader.moi.score_noise import correlations, covariance, whitener
-from fastreader.moi.settling import is_look, look
-from fastreader.moi.shipped import SHIPPED
-from fastreader.moi.simulate import bias_shape, simulate
+from fastreader.moi.calibration.settling import is_look, look
+from fastreader.moi.calibration.store import SHIPPED
+from fastreader.moi.quantities.score_noise import correlations, covariance, whitener
 from fastreader.moi.solve.fitting import maximise
 from fastreader.moi.solve.likelihood import Pooled, contrasts, design, places_of, pool, posterior
 from fastreader.moi.solve.noise_fit import fit_with_noise

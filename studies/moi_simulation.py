@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from lib.simulate import SHAPES, Simulated, bias_shape, simulate
 from moi_simulation_tables import plot, tables
 from shared import make_parser
 
@@ -30,11 +31,10 @@ from fastreader.core.progress import track
 from fastreader.data.files import write_text
 from fastreader.data.result_log import ResultLog, iter_results
 from fastreader.moi import Observations, PositionBias, calibrate, debias
-from fastreader.moi.observations import FloatArray
-from fastreader.moi.simulate import SHAPES, Simulated, bias_shape, simulate
+from fastreader.moi.quantities.observations import FloatArray
+from fastreader.moi.quantities.utilities import matched
 from fastreader.moi.solve import cyclic as circulant
 from fastreader.moi.solve.ridge import solve
-from fastreader.moi.utilities import matched
 from fastreader.permutations import Design, cyclic, latin, pruned, random
 
 NOISES = (0.0, 0.25, 0.5, 1.0)  # standard deviation of a score, relative to the signal's

@@ -50,13 +50,13 @@ from fastreader.data.fingerprints import reader_identity
 from fastreader.data.result_log import ResultLog
 from fastreader.errors import InputError, OutOfBudgetError
 from fastreader.moi import PositionBias, calibrate, probe
+from fastreader.moi.analyses.outcomes import outcomes
 from fastreader.moi.baselines import gold_of, self_consistency
-from fastreader.moi.outcomes import outcomes
-from fastreader.moi.planning import full_orderings
-from fastreader.moi.probe import right_answers
-from fastreader.moi.reading import reading_prompts
+from fastreader.moi.calibration.probe import right_answers
+from fastreader.moi.reorder.planning import full_orderings
 from fastreader.reader.prompts.pieces import encode
 from fastreader.reader.session import Session
+from fastreader.scoring.reading import reading_prompts
 
 PRIMARY = ("moi-calibrated", "qg-matched", "nats")
 ANSWERS = "self-consistency"

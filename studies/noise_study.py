@@ -19,15 +19,15 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from lib.noise_rows import noise_answers
 from noise_paper import agreement, entropy_ratios
 from shared import make_parser, write_both
 
 from fastreader import load_examples, noise
 from fastreader.errors import InputError
-from fastreader.statistics.retrieval import retrieval_measures
+from fastreader.statistics.measures.retrieval import retrieval_measures
 from fastreader.study import RunFolder, Study, run_study
 from fastreader.study.folder import COSTS
-from fastreader.study.noise_rows import noise_answers
 
 COUNTS = (1, 2, 4, 8)
 WATCHED = ("gold", "random:1:near", "random:8:near", "random:8:far", "distracting:8:near")

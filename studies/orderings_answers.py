@@ -30,12 +30,12 @@ from fastreader.core.progress import track
 from fastreader.data.result_log import ResultLog
 from fastreader.eor import Answers, Voter
 from fastreader.moi.baselines.consistency import majority
-from fastreader.moi.marginal import STOP, distinct
-from fastreader.moi.reading import reading_prompts
 from fastreader.permutations import cyclic, explicit
 from fastreader.reader.programs.readers import Readers
 from fastreader.reader.programs.requests import Program
 from fastreader.reader.programs.scheduler import run as run_programs
+from fastreader.scoring.marginal_answer import STOP, distinct
+from fastreader.scoring.reading import reading_prompts
 from fastreader.statistics import (
     ConformalSets,
     auroc,
@@ -45,7 +45,7 @@ from fastreader.statistics import (
     paired_bootstrap,
     risk_coverage,
 )
-from fastreader.statistics.answers import contained, exact_match, normalise
+from fastreader.statistics.measures.answers import contained, exact_match, normalise
 from fastreader.sure.program import judge, summarise
 from fastreader.sure.replies import CandidateReply
 from fastreader.sure.task import Task

@@ -27,7 +27,7 @@ from fastreader.data.result_log import iter_results
 from fastreader.errors import InputError
 from fastreader.reader.programs.readers import Readers
 from fastreader.statistics import bootstrap, paired_bootstrap
-from fastreader.statistics.answers import contained, exact_match, f1
+from fastreader.statistics.measures.answers import contained, exact_match, f1
 from fastreader.sure.pipeline import Job, run_group
 from fastreader.sure.store import Store
 

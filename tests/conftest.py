@@ -11,7 +11,7 @@ import pytest
 import torch
 from support import PACKAGED, byte_tokenizer, tiny_llama
 
-from fastreader.models.packaged import folder_of, is_cached
+from fastreader.models.loading.packaged import folder_of, is_cached
 from fastreader.ops.dispatch import SERVED
 
 # A first call loads or compiles something, and a machine may be busy: seconds are for benchmarks to judge.
@@ -47,7 +47,7 @@ def packaged_model(packaged_folder, packaged_reader):
     """The packaged model in float32 as transformers runs it, with the values that the reader's weights have."""
     import transformers
 
-    from fastreader.models import load
+    from fastreader.models.loading import load
 
     if packaged_reader.arithmetic.formats:
         return load.load(PACKAGED, "cpu", "float32", "exact")[0].eval()

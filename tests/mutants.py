@@ -11,12 +11,13 @@ import numpy as np
 import torch
 from torch import nn
 
-from fastreader.models.adapter import TreeModel
-from fastreader.models.attention_keys import Chunk, PackedKeys
-from fastreader.models.experts import ScaledExperts, SortedExperts
-from fastreader.models.fused import FusedFeedForward, FusedNorm
-from fastreader.models.recurrent import PathStates
-from fastreader.models.temperature import Temperature
+from fastreader.models.config.windows import Chunk
+from fastreader.models.passes.packed_keys import PackedKeys
+from fastreader.models.passes.query_temperature import Temperature
+from fastreader.models.rewriting.experts import ScaledExperts, SortedExperts
+from fastreader.models.rewriting.fused import FusedFeedForward, FusedNorm
+from fastreader.models.rewriting.recurrent import PathStates
+from fastreader.models.tree_model import TreeModel
 from fastreader.ops.recurrent import ScanPlan
 from fastreader.ops.recurrent.walks import Walks
 

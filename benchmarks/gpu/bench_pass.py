@@ -31,12 +31,11 @@ from fastreader.cli.packing_gain import peers
 from fastreader.cli.packing_gain.groups import Group
 from fastreader.core.options import GenerateOptions
 from fastreader.core.tree import PrefixTree
-from fastreader.models.adapter import TreeModel
-from fastreader.models.graphs import recorder
-from fastreader.models.pass_graphs import PassGraphs
-from fastreader.models.row_cache import RowCache
-from fastreader.reader.decoding import Row as Text
-from fastreader.reader.device_writing import DeviceRows
+from fastreader.models.passes.pass_graphs import PassGraphs, recorder
+from fastreader.models.passes.row_keys import RowCache
+from fastreader.models.tree_model import TreeModel
+from fastreader.reader.generation.gpu_writing import DeviceRows
+from fastreader.reader.generation.text_so_far import Row as Text
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 

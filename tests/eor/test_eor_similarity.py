@@ -14,8 +14,8 @@ from fastreader.eor.similarity import Pair, resolve, tensor
 from fastreader.eor.similarity.bertscore import TokenVectors, bertscore
 from fastreader.eor.similarity.loading import check_names
 from fastreader.errors import InputError
-from fastreader.models.encoders import encoder_folder
-from fastreader.statistics.answers import f1 as token_f1
+from fastreader.models.loading.sentence_encoders import encoder_folder
+from fastreader.statistics.measures.answers import f1 as token_f1
 
 
 def score(similarity, first, second, question=""):

@@ -153,7 +153,7 @@ def test_vectors_of_another_pool_are_not_used(study, monkeypatch):
         encoded.append(len(texts))
         return np.ones((len(texts), 1), dtype=np.float32)
 
-    monkeypatch.setattr("fastreader.models.encoders.load_encoder", lambda name: encode)
+    monkeypatch.setattr("fastreader.models.loading.sentence_encoders.load_encoder", lambda name: encode)
     pool = [Passage("one"), Passage("two")]
     for digest, expected in (("a", [2]), ("a", [2]), ("b", [2, 2])):
         assert eor_study.encoded(arguments, pool, digest).vectors.shape == (2, 1)

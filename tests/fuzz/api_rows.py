@@ -123,7 +123,7 @@ class World:
         moi.Pool().save(self.path("pool.json"))
         self.conflicts.save(self.path("conflicts.json"))
         self.bias.save(self.path("bias.json"))
-        moi.Arranger({3: [0.8, -0.3, -0.5]}).save(self.path("arranger.json"))
+        fr.Arranger({3: [0.8, -0.3, -0.5]}).save(self.path("arranger.json"))
         self.voter.save(self.path("voter.json"))
         self.path("study.json").write_text(json.dumps(self.study_values()))
         eor.Idf(2, {"a": 1}).save(self.path("idf.json"))
@@ -428,16 +428,16 @@ ROWS: dict[str, Row] = {
     "moi.Utilities.order": lambda w: (w.utilities, {"kind": "matched"}),
     "arrange": lambda w: {
         "passages": list(w.passages),
-        "bias": moi.Arranger({3: [0.8, -0.3, -0.5]}),
+        "bias": fr.Arranger({3: [0.8, -0.3, -0.5]}),
         "scores": [1.0, 2.0, 3.0],
     },
-    "moi.Arranger": lambda w: {"biases": {3: [0.8, -0.3, -0.5]}, "reader": {}, "template": ""},
-    "moi.Arranger.bias": lambda w: (moi.Arranger({3: [0.8, -0.3, -0.5]}), {"n": 4}),
-    "moi.Arranger.for_reader": lambda w: {"reader": "smollm2-135m", "template": None},
-    "moi.Arranger.load": lambda w: {"path": w.path("arranger.json")},
-    "moi.Arranger.of": lambda w: {"biases": [dataclasses.replace(w.signed, flat=False, identified=True)]},
-    "moi.Arranger.order": lambda w: (moi.Arranger({3: [0.8, -0.3, -0.5]}), {"scores": [1.0, 2.0, 3.0]}),
-    "moi.Arranger.save": lambda w: (moi.Arranger({3: [0.8, -0.3, -0.5]}), {"path": w.path("arranger-out.json")}),
+    "Arranger": lambda w: {"biases": {3: [0.8, -0.3, -0.5]}, "reader": {}, "template": ""},
+    "Arranger.bias": lambda w: (fr.Arranger({3: [0.8, -0.3, -0.5]}), {"n": 4}),
+    "Arranger.for_reader": lambda w: {"reader": "smollm2-135m", "template": None},
+    "Arranger.load": lambda w: {"path": w.path("arranger.json")},
+    "Arranger.of": lambda w: {"biases": [dataclasses.replace(w.signed, flat=False, identified=True)]},
+    "Arranger.order": lambda w: (fr.Arranger({3: [0.8, -0.3, -0.5]}), {"scores": [1.0, 2.0, 3.0]}),
+    "Arranger.save": lambda w: (fr.Arranger({3: [0.8, -0.3, -0.5]}), {"path": w.path("arranger-out.json")}),
     "moi.answer": lambda w: {
         **w.asked(),
         "bias": w.bias,

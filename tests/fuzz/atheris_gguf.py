@@ -8,7 +8,7 @@ from pathlib import Path
 
 from atheris_runner import Target, run
 
-MODULES = ("fastreader.models.gguf", "gguf.gguf_reader")
+MODULES = ("fastreader.models.loading.gguf", "gguf.gguf_reader")
 
 
 def _text(text: bytes) -> bytes:
@@ -34,7 +34,7 @@ def make() -> Target:
     import gguf  # noqa: F401  # here, so that it is instrumented
 
     from fastreader.errors import ModelFileError
-    from fastreader.models.gguf import check_complete
+    from fastreader.models.loading.gguf import check_complete
 
     path = Path(tempfile.mkdtemp()) / "fuzzed.gguf"
 

@@ -16,8 +16,8 @@ from file_rows import FLASH, PASSAGES, QUESTION, RANK
 from fastreader import PermutationScores, Reader, Template
 from fastreader.cli.vote import _read as read_votes
 from fastreader.data import load_examples, load_passages, load_questions
+from fastreader.data.answer_cache import Cache
 from fastreader.data.beir import load_beir, load_qrels
-from fastreader.data.cache import Cache
 from fastreader.data.result_log import ResultLog, iter_results
 from fastreader.eor import Voter, load_texts
 from fastreader.moi import PositionBias

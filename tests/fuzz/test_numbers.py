@@ -11,7 +11,7 @@ from hypothesis import given, target
 from hypothesis import strategies as st
 from numbers_cases import TESTED, TOLERANCE, Request, Subject, requests, subject
 
-from fastreader.models.attention_keys import PackedKeys
+from fastreader.models.passes.packed_keys import PackedKeys
 from fastreader.ops.tree_attention import AttentionPlan
 
 WAYS = ("permuted", "alone", "small passes", "session", "texts")

@@ -10,7 +10,7 @@ from families import tiny
 from support import byte_tokenizer
 
 from fastreader import Reader
-from fastreader.models.graphs import VARIABLE
+from fastreader.models.passes.pass_graphs import VARIABLE
 
 pytestmark = pytest.mark.gpu
 

@@ -8,15 +8,9 @@ import torch
 from recurrent_cases import random_tree, relative_error
 from torch import Tensor
 
-from fastreader.core.chains import nearest_ancestors
 from fastreader.ops.causal_conv import causal_conv
-from fastreader.ops.recurrent import (
-    ScanPlan,
-    gated_delta_rule,
-    linear_attention,
-    linear_recurrence,
-    selective_scan,
-)
+from fastreader.ops.recurrent import ScanPlan, gated_delta_rule, linear_attention, linear_recurrence, selective_scan
+from fastreader.ops.recurrent.chains import nearest_ancestors
 
 pytestmark = pytest.mark.gpu
 DEVICE = torch.device("cuda")

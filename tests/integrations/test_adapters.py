@@ -74,7 +74,7 @@ class TestLangChain:
         scores = [0.1, 0.9, 0.3, 0.8, 0.2]
         for document, score in zip(documents, scores, strict=True):
             document.metadata["relevance_score"] = score
-        order = fr.moi.Arranger.for_reader(packaged_reader).order(scores)
+        order = fr.Arranger.for_reader(packaged_reader).order(scores)
         placed = FastreaderReorder("smollm2-135m").transform_documents(documents)
         assert [d.metadata["page"] for d in placed] == order and order[-1] == 1
         ranked = FastreaderReorder("smollm2-135m", "none").transform_documents(documents)

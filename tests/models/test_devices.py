@@ -15,8 +15,9 @@ from torch.utils._pytree import tree_flatten, tree_map
 
 from fastreader import Reader
 from fastreader.errors import InputError, UnsupportedModelError
-from fastreader.models import memory, quantised
-from fastreader.models.devices import devices_of, settled
+from fastreader.models.machine import memory
+from fastreader.models.machine.devices import devices_of, settled
+from fastreader.models.rewriting import quantised
 
 SEQUENCES = random_sequences(np.random.default_rng(1), 261)
 CPU = torch.device("cpu")
@@ -176,7 +177,7 @@ def test_a_list_of_layers_on_one_device_is_called_layer_by_layer(devices):
 
 
 def test_parts_that_meet_without_a_seam_are_named(devices, monkeypatch):
-    monkeypatch.setattr("fastreader.models.devices._add_seam", lambda *_: None)
+    monkeypatch.setattr("fastreader.models.machine.devices._add_seam", lambda *_: None)
     model = tiny("Llama")
     with pytest.raises(UnsupportedModelError, match=r"its parts cannot lie on several devices.* so: .*must be on"):
         Reader.load((spread(model, layers_of(model, FAKE)), byte_tokenizer()))

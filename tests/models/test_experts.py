@@ -11,8 +11,8 @@ from support import byte_tokenizer, one_by_one, random_sequences
 
 from fastreader import Reader
 from fastreader.errors import UnsupportedModelError
-from fastreader.models.experts import ParallelExperts, SortedExperts, kind_of
-from fastreader.models.fused import UpcastLinear
+from fastreader.models.rewriting.experts import ParallelExperts, SortedExperts, kind_of
+from fastreader.models.rewriting.fused import UpcastLinear
 from fastreader.ops.linear import PackedWeight
 
 SEQUENCES = random_sequences(np.random.default_rng(1), 261)

@@ -10,7 +10,7 @@ from torch import nn
 from transformers.models.llama import modeling_llama
 
 from fastreader import Reader
-from fastreader.models.fused import FusedAttention, FusedFeedForward, FusedLayer, FusedNorm
+from fastreader.models.rewriting.fused import FusedAttention, FusedFeedForward, FusedLayer, FusedNorm
 
 LAYERS = 3
 # family: fused layers, and attention, feed-forward and norm modules in three layers

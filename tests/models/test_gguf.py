@@ -6,8 +6,8 @@ import torch
 from support import byte_tokenizer, tiny_llama
 
 from fastreader.errors import ModelFileError
-from fastreader.models import gguf
-from fastreader.models import load as loading
+from fastreader.models.loading import gguf
+from fastreader.models.loading import load as loading
 
 NAMES = {
     "input_layernorm": "attn_norm",

@@ -20,11 +20,11 @@ from pretended import META, Launches, launching, pretended
 from fastreader.core.options import GenerateOptions
 from fastreader.core.tree import PrefixTree
 from fastreader.errors import InputError
-from fastreader.models.adapter import TreeModel
-from fastreader.models.row_cache import RowCache
+from fastreader.models.passes.row_keys import RowCache
+from fastreader.models.tree_model import TreeModel
 from fastreader.ops.tree_attention.triton_config import default_config
-from fastreader.reader.decoding import Row
-from fastreader.reader.device_writing import DeviceRows
+from fastreader.reader.generation.gpu_writing import DeviceRows
+from fastreader.reader.generation.text_so_far import Row
 
 TREE = PrefixTree.build([(list(range(40)), [7, 9, i]) for i in range(5)] + [([1, 2, 3], [5, 200])])
 LAYERS = 3

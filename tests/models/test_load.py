@@ -10,10 +10,10 @@ from support import byte_tokenizer, tiny_llama
 
 from fastreader import Reader
 from fastreader.cli.inputs import model_settings
+from fastreader.core.quiet import silence_progress_bars
 from fastreader.errors import InputError, ModelFileError, ModelNotFoundError, UnsupportedModelError
-from fastreader.models import load as loading
-from fastreader.models import precision, products
-from fastreader.models.silence import silence_progress_bars
+from fastreader.models.loading import load as loading
+from fastreader.models.machine import arithmetic, product_rates
 
 
 def hub_cache(home, name="someone/tiny"):
@@ -238,7 +238,7 @@ def test_a_converted_copy_keeps_its_buffers_and_leaves_the_model():
 )
 def test_a_borrowed_model_stays_on_its_own_device(monkeypatch, asked, fits):
     def resolve(device, dtype, wanted, checkpoint, products):
-        return precision.Arithmetic(torch.device(device), checkpoint, "fast", "for this test")
+        return arithmetic.Arithmetic(torch.device(device), checkpoint, "fast", "for this test")
 
     model = tiny_llama()
     monkeypatch.setattr(loading, "resolve", resolve)
@@ -273,24 +273,24 @@ def test_a_model_of_few_positions(positions):
 )
 def test_arithmetic(monkeypatch, arguments, expected):
     rates = {"float32": 300.0, "int16": 500.0, "bf16": 3000.0, "bf16x3": 1200.0}
-    monkeypatch.setattr(products, "machine_rates", lambda: rates)
+    monkeypatch.setattr(product_rates, "machine_rates", lambda: rates)
     values = {"device": "cpu", "dtype": "auto", "precision": "fast", **arguments}
-    got = precision.resolve(checkpoint=torch.bfloat16, **values)
+    got = arithmetic.resolve(checkpoint=torch.bfloat16, **values)
     assert (got.dtype, got.precision, got.products) == expected and got.reason
 
 
 def test_a_cuda_index_that_does_not_exist_raises(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    assert precision.resolve_device("cuda:1") == torch.device("cuda:1")
+    assert arithmetic.resolve_device("cuda:1") == torch.device("cuda:1")
     with pytest.raises(InputError, match="one of the 2 CUDA devices, cuda:0 to cuda:1, got 'cuda:2'"):
-        precision.resolve_device("cuda:2")
+        arithmetic.resolve_device("cuda:2")
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a CUDA device")
 def test_a_missing_device_raises():
     with pytest.raises(InputError, match="no CUDA device"):
-        precision.resolve_device("cuda")
+        arithmetic.resolve_device("cuda")
 
 
 def test_only_progress_bars_are_silenced(capsys):

@@ -13,7 +13,7 @@ from support import byte_tokenizer, random_sequences, tiny_llama
 
 from fastreader import Reader
 from fastreader.errors import FastreaderError, ModelFileError, ModelNotFoundError, UnsupportedModelError
-from fastreader.models import load as loading
+from fastreader.models.loading import load as loading
 
 CODE = """
 from pathlib import Path

@@ -5,8 +5,8 @@ import torch
 from support import byte_tokenizer, tiny_llama
 
 from fastreader import Reader
-from fastreader.models import memory
-from fastreader.models.chunking import chunk_rows, chunks
+from fastreader.models.machine import memory
+from fastreader.models.machine.chunking import chunk_rows, chunks
 
 CPU = torch.device("cpu")
 

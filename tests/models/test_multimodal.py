@@ -13,8 +13,8 @@ from support import byte_tokenizer
 
 import fastreader as fr
 from fastreader.errors import UnsupportedModelError
-from fastreader.models import kinds
-from fastreader.models import text as text_models
+from fastreader.models.loading import model_classes
+from fastreader.models.loading import text_only as text_models
 
 SIZES = {
     "vocab_size": 261,
@@ -263,13 +263,13 @@ def test_a_tower_that_text_needs_is_read_after_all(tmp_path, monkeypatch):
     whole = weighty(gemma3)
     whole.save_pretrained(tmp_path)
     byte_tokenizer().save_pretrained(tmp_path)
-    named, tried = kinds.outside, []
+    named, tried = model_classes.outside, []
 
     def too_many(*arguments):
         tried.append(arguments)
         return [*named(*arguments), "model.language_model.norm"]
 
-    monkeypatch.setattr(kinds, "outside", too_many)
+    monkeypatch.setattr(model_classes, "outside", too_many)
     reader = fr.Reader.load(tmp_path, device="cpu", precision="exact")
     assert tried and reader.score([([20, 30], [40])]).logprob == pytest.approx(
         [one_at_a_time(whole, [20, 30], [40])], abs=1e-4

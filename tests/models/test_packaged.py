@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from fastreader import Reader
+from fastreader.data import cache_folder as cache_module
+from fastreader.data.cache_folder import building, cache_dir
 from fastreader.errors import InputError, MissingExtraError, ModelFileError, ModelNotFoundError
-from fastreader.models import cache as cache_module
-from fastreader.models import gguf, packaged
-from fastreader.models.cache import building, cache_dir
+from fastreader.models.loading import gguf, packaged
 
 
 @pytest.fixture
@@ -135,7 +135,7 @@ def test_processes_building_at_once_do_not_clash(tmp_path):
 def test_a_killed_build_leaves_nothing_half_made(tmp_path):
     target = tmp_path / "models" / "m"
     code = (
-        "import time, pathlib\nfrom fastreader.models.cache import building\n"
+        "import time, pathlib\nfrom fastreader.data.cache_folder import building\n"
         f"with building(pathlib.Path({str(target)!r})) as making:\n"
         "    (making / 'half').write_text('x'); print('started', flush=True); time.sleep(60)\n"
     )

@@ -21,9 +21,9 @@ from transformers import (
 
 from fastreader import Reader
 from fastreader.errors import InputError, UnsupportedModelError
-from fastreader.models import load as loading
-from fastreader.models import quantised
-from fastreader.models.quantised import OwnLinear, is_own, is_plain
+from fastreader.models.loading import load as loading
+from fastreader.models.rewriting import quantised
+from fastreader.models.rewriting.quantised import OwnLinear, is_own, is_plain
 
 SEQUENCES = random_sequences(np.random.default_rng(1), 261)
 # Library, config, and whether its layers round their inputs, which makes much of float32's last bits.

@@ -13,7 +13,7 @@ from fastreader import Reader
 from fastreader.core.tree import PrefixTree
 from fastreader.errors import OutOfBudgetError, UnsupportedModelError
 from fastreader.models.check import check
-from fastreader.models.fused import FusedEnd, FusedLayer, MixedLayer
+from fastreader.models.rewriting.fused import FusedEnd, FusedLayer, MixedLayer
 from fastreader.ops import extension, triton_support
 
 # One family of each kind: gated delta rule by head and by channel, Mamba-2 alone and beside attention, Mamba, lightning

@@ -13,8 +13,8 @@ from sweep import PAGE, README, line, page, sentence, verdict
 from fastreader import Reader
 from fastreader.core.tree import PrefixTree
 from fastreader.errors import ContextOverflowError, UnsupportedModelError
-from fastreader.models import memory
 from fastreader.models.attention_capture import CaptureRequest, capture_attention
+from fastreader.models.machine import memory
 from fastreader.moi.distill.student import Student
 
 LISTED = {match[1]: match[0] for match in re.finditer(r"(?m)^\| `([^`]+)` \|.*$", PAGE.read_text(encoding="utf-8"))}

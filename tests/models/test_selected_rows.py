@@ -8,8 +8,8 @@ from test_architectures import tiny
 
 from fastreader import Reader
 from fastreader.core.tree import PrefixTree
-from fastreader.models import attention_keys
-from fastreader.models.key_values import CachedTokens, KeyValues, Reuse
+from fastreader.models.passes import packed_keys
+from fastreader.models.passes.key_values import CachedTokens, KeyValues, Reuse
 
 SEQUENCES = [
     ([7 + i % 90 for i in range(40)] + [100 + j, 101 + j], [120 + j + k for k in range(1 + j)]) for j in range(6)
@@ -21,13 +21,13 @@ FUSED = ["Llama", "Qwen3", "Gemma2, window, caps", "Olmo2", "Granite"]
 def queries(monkeypatch):
     """Record the number of queries of each attention call."""
     counts = []
-    inner = attention_keys.tree_attention
+    inner = packed_keys.tree_attention
 
     def counted(query, *others, **named):
         counts.append(len(query))
         return inner(query, *others, **named)
 
-    monkeypatch.setattr(attention_keys, "tree_attention", counted)
+    monkeypatch.setattr(packed_keys, "tree_attention", counted)
     return counts
 
 

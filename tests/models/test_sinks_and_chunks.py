@@ -11,12 +11,12 @@ from support import byte_tokenizer, one_by_one, random_sequences
 from fastreader import Reader
 from fastreader.core.tree import PrefixTree
 from fastreader.errors import UnsupportedModelError
-from fastreader.models.attention import layer_windows
 from fastreader.models.attention_capture import CaptureRequest, capture_attention
-from fastreader.models.attention_keys import AttentionParams, Chunk
 from fastreader.models.check import check
-from fastreader.models.decode_cache import DecodeCache
-from fastreader.models.key_values import KeyValues
+from fastreader.models.config.windows import Chunk, layer_windows
+from fastreader.models.passes.decode_keys import DecodeCache
+from fastreader.models.passes.key_values import KeyValues
+from fastreader.models.passes.packed_keys import AttentionParams
 from fastreader.moi.distill.gradients import GradientKeys
 
 ALTERNATING = {"layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}

@@ -2,12 +2,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from lib.simulate import bias_shape, simulate
 
 import fastreader as fr
 from fastreader.errors import InputError
 from fastreader.moi import Observations, PositionBias, Probe, calibrate, debias
 from fastreader.moi.analyses import mean_bias
-from fastreader.moi.simulate import bias_shape, simulate
 from fastreader.moi.solve.sign import decisive
 from fastreader.permutations import cyclic, latin, pruned, random
 

@@ -4,14 +4,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from commands import ids, run
+from lib.simulate import bias_shape, simulate
 
 import fastreader as fr
 from fastreader.data.fingerprints import digest
 from fastreader.errors import InputError
 from fastreader.moi import PositionBias, calibrate_reader, calibration_cost, rerank
-from fastreader.moi.settling import CHANCE, is_look, look
-from fastreader.moi.shipped import find
-from fastreader.moi.simulate import bias_shape, simulate
+from fastreader.moi.calibration.settling import CHANCE, is_look, look
+from fastreader.moi.calibration.store import find
 from fastreader.moi.solve.evidence import evidence
 from fastreader.moi.solve.likelihood import pool
 from fastreader.permutations import latin

@@ -2,13 +2,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from lib.simulate import bias_shape, simulate
 from scipy.stats import norm
 
 from fastreader.errors import InputError
 from fastreader.moi import Observations, PositionBias, debias
-from fastreader.moi.simulate import bias_shape, simulate
+from fastreader.moi.quantities.utilities import matched
 from fastreader.moi.solve.p_best import best, tempered
-from fastreader.moi.utilities import matched
 from fastreader.permutations import cyclic, latin, pruned, random
 
 

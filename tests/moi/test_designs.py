@@ -1,11 +1,11 @@
 import numpy as np
 import pytest
+from lib.simulate import SHAPES, bias_shape
 from test_debias import known
 
 from fastreader.errors import InputError
 from fastreader.moi import Observations, debias
-from fastreader.moi.designs import cyclic_for, prefixes
-from fastreader.moi.simulate import SHAPES, bias_shape
+from fastreader.moi.quantities.designs import cyclic_for, prefixes
 from fastreader.moi.solve.cyclic import layout
 from fastreader.permutations import cyclic, model_rank, random
 

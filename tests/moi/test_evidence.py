@@ -19,7 +19,7 @@ from moi_rows import outcome_of  # noqa: E402
 from shared import rows_of  # noqa: E402
 
 import fastreader as fr  # noqa: E402
-from fastreader.moi.shipped import SHIPPED, find  # noqa: E402
+from fastreader.moi.calibration.store import SHIPPED, find  # noqa: E402
 
 EXAMPLES = STUDIES.parent / "examples" / "questions.jsonl"
 

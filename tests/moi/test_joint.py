@@ -3,11 +3,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from lib.simulate import bias_shape, simulate
 from scipy.optimize import approx_fprime
 
 from fastreader.errors import InputError
 from fastreader.moi import Observations, debias
-from fastreader.moi.simulate import bias_shape, simulate
 from fastreader.moi.solve.joint import jacobian, objective, predicted, solve
 from fastreader.moi.solve.likelihood import places_of
 from fastreader.permutations import cyclic, pruned, random

@@ -7,9 +7,9 @@ from support import one_by_one
 import fastreader as fr
 from fastreader.errors import InputError
 from fastreader.moi import marginal_answer
-from fastreader.moi.marginal import distinct
-from fastreader.moi.reading import reading_prompts
 from fastreader.reader.prompts.pieces import encode
+from fastreader.scoring.marginal_answer import distinct
+from fastreader.scoring.reading import reading_prompts
 
 QUESTION = "Which river is in Cairo?"
 PASSAGES = ["The Nile is in Cairo.", "The Seine is in Paris.", "Cats sleep a lot."]
@@ -42,7 +42,7 @@ def test_spellings_are_merged():
 
 
 def test_without_an_answer(tiny_reader, monkeypatch):
-    monkeypatch.setattr("fastreader.moi.marginal.distinct", lambda texts: ([], []))
+    monkeypatch.setattr("fastreader.scoring.marginal_answer.distinct", lambda texts: ([], []))
     found = marginal_answer(tiny_reader, QUESTION, PASSAGES, max_new_tokens=2)
     assert (found.text, found.confidence, found.scores) == ("", 0.0, None) and found.to_dict()["scores"] is None
 

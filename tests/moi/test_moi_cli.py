@@ -10,7 +10,7 @@ import fastreader as fr
 from fastreader import moi
 from fastreader.errors import NumericsError
 from fastreader.moi import PositionBias, probe
-from fastreader.moi.shipped import file_name_of
+from fastreader.moi.calibration.store import file_name_of
 
 
 @pytest.fixture(scope="module")

@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
+from lib.simulate import bias_shape, simulate
 from scipy.optimize import approx_fprime
 from scipy.stats import multivariate_normal
 
-from fastreader.moi.simulate import bias_shape, simulate
 from fastreader.moi.solve.likelihood import contrasts, negative_log_likelihood, pool
 from fastreader.permutations import pruned, random
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastreader.moi.utilities import descending, matched
+from fastreader.moi.quantities.utilities import descending, matched
 
 small = st.integers(2, 5).flatmap(
     lambda n: st.tuples(

@@ -3,12 +3,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from lib.simulate import bias_shape, simulate
 
 import fastreader as fr
 from fastreader.cli.asking import Asking, answers
 from fastreader.errors import InputError
 from fastreader.moi import Observations, Pool, answer, rerank
-from fastreader.moi.simulate import bias_shape, simulate
 from fastreader.permutations import latin
 
 ABOUT = {"name": "simulated"}

@@ -2,16 +2,16 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from lib.simulate import bias_shape
 from support import byte_tokenizer, tiny_llama
 from test_debias import known
 
 import fastreader as fr
 from fastreader.errors import ContextOverflowError, InputError
 from fastreader.moi import Stopping, answer, debias, observe, plan, rerank
-from fastreader.moi.designs import prefixes
-from fastreader.moi.shipped import find, keep
-from fastreader.moi.simulate import bias_shape
-from fastreader.moi.utilities import matched
+from fastreader.moi.calibration.store import find, keep
+from fastreader.moi.quantities.designs import prefixes
+from fastreader.moi.quantities.utilities import matched
 
 WORDS = ["red", "green blue", "a cat", "ten dogs ran", "the sea", "low", "up and off"]
 QUESTION = "Which colour is it?"

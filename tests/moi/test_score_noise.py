@@ -2,6 +2,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from lib.simulate import bias_shape, simulate
 from scipy.linalg import helmert
 from scipy.optimize import approx_fprime
 from scipy.stats import multivariate_normal, multivariate_t, t
@@ -9,8 +10,14 @@ from test_debias import known
 
 from fastreader.errors import InputError
 from fastreader.moi import PositionBias, calibrate, debias
-from fastreader.moi.score_noise import Noise, correlations, covariance, log_determinant, shared_places, whitener
-from fastreader.moi.simulate import bias_shape, simulate
+from fastreader.moi.quantities.score_noise import (
+    Noise,
+    correlations,
+    covariance,
+    log_determinant,
+    shared_places,
+    whitener,
+)
 from fastreader.moi.solve.likelihood import negative_log_likelihood, pool
 from fastreader.moi.solve.predict import predict
 from fastreader.permutations import latin, prefix_sharing, random

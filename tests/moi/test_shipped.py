@@ -4,14 +4,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from lib.simulate import bias_shape
 from test_debias import known
 
 import fastreader as fr
 from fastreader.errors import InputError
-from fastreader.models.packaged import PACKAGED
+from fastreader.models.loading.packaged import PACKAGED
 from fastreader.moi import PositionBias
-from fastreader.moi.shipped import SHIPPED, at_hand, file_name_of, find, keep
-from fastreader.moi.simulate import bias_shape
+from fastreader.moi.calibration.store import SHIPPED, at_hand, file_name_of, find, keep
 
 FILES = sorted(SHIPPED.glob("*.json"))
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from lib.simulate import bias_shape, simulate
 
 from fastreader.data.result_log import iter_results
 from fastreader.moi import calibrate, debias
-from fastreader.moi.simulate import bias_shape, simulate
 from fastreader.permutations import cyclic, latin, random
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "studies"))

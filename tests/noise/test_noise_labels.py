@@ -12,7 +12,7 @@ from fastreader.data import Example, Passage
 from fastreader.errors import InputError
 from fastreader.noise import Kind
 from fastreader.noise.hard import question_word, shape
-from fastreader.statistics.answers import contained
+from fastreader.statistics.measures.answers import contained
 
 
 def test_kinds():

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from lib.noise_rows import noise_answers
 from noise_cases import pool
 
 from fastreader import Example, Passage, Reader, save_examples
@@ -16,7 +17,6 @@ from fastreader.errors import InputError
 from fastreader.report import Report
 from fastreader.statistics import Interval, compare
 from fastreader.study import RunFolder
-from fastreader.study.noise_rows import noise_answers
 
 SCRIPT = Path(__file__).parent.parent.parent / "studies" / "noise_study.py"
 NAMES = ["Ada", "Bob", "Cy", "Dan"]

@@ -3,9 +3,9 @@ import pytest
 import torch
 from recurrent_cases import random_tree
 
-from fastreader.core.chains import nearest_ancestors
 from fastreader.errors import InputError
 from fastreader.ops.causal_conv import causal_conv
+from fastreader.ops.recurrent.chains import nearest_ancestors
 
 
 def drawn(*shape, seed=0):

@@ -9,9 +9,9 @@ from recurrent_cases import TREES, random_tree, relative_error
 from tolerance import assert_as_exact_as_eager
 from torch import Tensor
 
-from fastreader.core.chains import nearest_ancestors
 from fastreader.errors import UnsupportedImplementationError
 from fastreader.ops.causal_conv import causal_conv
+from fastreader.ops.recurrent.chains import nearest_ancestors
 
 pytestmark = pytest.mark.interpreter
 

@@ -10,7 +10,7 @@ import pytest
 from support import one_by_one, tiny_llama
 
 from fastreader.core.tree import PrefixTree
-from fastreader.models.adapter import TreeModel
+from fastreader.models.tree_model import TreeModel
 
 pytestmark = pytest.mark.interpreter
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks" / "gpu"))

@@ -13,10 +13,10 @@ from recorded import Graphs
 from support import one_by_one, tiny_llama
 
 from fastreader.core.tree import PrefixTree
-from fastreader.models import pass_graphs
-from fastreader.models.adapter import TreeModel
-from fastreader.models.pass_graphs import PassGraphs, fill
-from fastreader.models.prepared import PreparedPass
+from fastreader.models.passes import pass_graphs
+from fastreader.models.passes.pass_graphs import PassGraphs, fill
+from fastreader.models.passes.prepared_pass import PreparedPass
+from fastreader.models.tree_model import TreeModel
 from fastreader.ops import upload
 from fastreader.ops.linear_logprob import LogprobStats
 from fastreader.ops.upload import Uploaded

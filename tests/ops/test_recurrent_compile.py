@@ -15,9 +15,9 @@ from compile_recurrent import chunks_case, conv_case, pairs_case, scan_cases
 from compile_report import signature_of
 from recurrent_cases import random_tree
 
-from fastreader.core.chains import nearest_ancestors
 from fastreader.ops.causal_conv.triton import causal_conv_triton
 from fastreader.ops.recurrent import ScanPlan
+from fastreader.ops.recurrent.chains import nearest_ancestors
 from fastreader.ops.recurrent.triton import SCANS
 
 pytestmark = pytest.mark.compile

@@ -6,11 +6,11 @@ import torch
 from cpu_cases import available
 from recurrent_cases import random_tree
 
-from fastreader.core.chains import nearest_ancestors
 from fastreader.errors import UnsupportedImplementationError
 from fastreader.ops import extension
 from fastreader.ops.causal_conv import causal_conv
 from fastreader.ops.recurrent import ScanPlan, gated_delta_rule, linear_attention
+from fastreader.ops.recurrent.chains import nearest_ancestors
 
 pytestmark = pytest.mark.skipif(not available(), reason=f"no C++ extension: {extension.why_missing()}")
 

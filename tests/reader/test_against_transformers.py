@@ -7,7 +7,7 @@ from families import FAMILIES, tiny
 from support import byte_tokenizer
 
 from fastreader import Reader
-from fastreader.models import decode_cache
+from fastreader.models.passes import decode_keys
 from fastreader.ops import extension
 
 NEW = 12
@@ -51,9 +51,9 @@ WAYS = {"by tiles": (0, False), "row by row": (10**9, False), "without the exten
 def test_every_way_to_read_the_prompt(family, way, monkeypatch):
     """How the prompts' keys are read is a matter of speed only; texts are longer than the window."""
     shared, without = WAYS[way]
-    monkeypatch.setattr(decode_cache, "_MIN_SHARED_ROWS", shared)
+    monkeypatch.setattr(decode_keys, "_MIN_SHARED_ROWS", shared)
     if without:
-        monkeypatch.setattr(decode_cache, "why_not_cpu", lambda tensor: "not here")
+        monkeypatch.setattr(decode_keys, "why_not_cpu", lambda tensor: "not here")
     elif extension.why_missing() is not None:
         pytest.skip(str(extension.why_missing()))
     model = tiny(family)

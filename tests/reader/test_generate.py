@@ -9,7 +9,8 @@ from support import byte_tokenizer, tiny_llama
 from fastreader import Reader
 from fastreader.core.protocol import Generation, Results
 from fastreader.errors import ContextOverflowError, InputError, NumericsError, OutOfBudgetError
-from fastreader.models import decode_cache, memory
+from fastreader.models.machine import memory
+from fastreader.models.passes import decode_keys
 
 RNG = np.random.default_rng(3)
 SHARED = RNG.integers(5, 261, 20).tolist()
@@ -146,7 +147,7 @@ def test_finished_rows_leave_the_batch(tiny_reader, monkeypatch):
 
 def test_growing_room_changes_nothing(tiny_reader, monkeypatch):
     want = tokens(tiny_reader.generate(PROMPTS, max_new_tokens=40))
-    monkeypatch.setattr(decode_cache, "_INITIAL_CAPACITY", 1)
+    monkeypatch.setattr(decode_keys, "_INITIAL_CAPACITY", 1)
     assert tokens(tiny_reader.generate(PROMPTS, max_new_tokens=40)) == want
 
 
@@ -267,7 +268,7 @@ def test_keys_take_the_memory_that_was_estimated(tiny_reader, monkeypatch):
 
 
 def test_logits_in_parts(tiny_reader, monkeypatch):
-    from fastreader.reader import generate as generation
+    from fastreader.reader.generation import generate as generation
 
     settings = {**DRAWN, "n": 3, "token_logprobs": True}
     want = tiny_reader.generate(PROMPTS, **settings)
@@ -345,7 +346,7 @@ def test_a_bar_only_on_a_terminal(tiny_reader, capsys):
 def test_progress_counts_every_text(tiny_reader, monkeypatch):
     from contextlib import contextmanager
 
-    from fastreader.reader import generate as generation
+    from fastreader.reader.generation import generate as generation
 
     shown = []
 

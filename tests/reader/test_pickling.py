@@ -11,14 +11,8 @@ import pytest
 from support import byte_tokenizer, tiny_llama
 
 from fastreader import Reader
-from fastreader.data.cache import Cache
-from fastreader.errors import (
-    FastreaderError,
-    InputError,
-    ModelFileError,
-    ModelNotFoundError,
-    NotReloadableError,
-)
+from fastreader.data.answer_cache import Cache
+from fastreader.errors import FastreaderError, InputError, ModelFileError, ModelNotFoundError, NotReloadableError
 from fastreader.study.cached_reader import CachedReader
 
 REQUESTS = [("Which river is long? ", "The Nile"), ("Which river", " is wide?")]

@@ -17,8 +17,8 @@ from fastreader.errors import (
     NumericsError,
     OutOfBudgetError,
 )
-from fastreader.models import memory
-from fastreader.models.fused import JoinedLinear, UpcastLinear
+from fastreader.models.machine import memory
+from fastreader.models.rewriting.fused import JoinedLinear, UpcastLinear
 
 RNG = np.random.default_rng(0)
 SEQUENCES = random_sequences(RNG, 261, count=30)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from fastreader.core.options import Sampling
 from fastreader.errors import InputError
-from fastreader.reader.sampling import choose, invert, row_generator
+from fastreader.reader.generation.sampling import choose, invert, row_generator
 
 
 def logits_of(rows: int, vocabulary: int, seed: int = 0, spread: float = 3.0) -> torch.Tensor:

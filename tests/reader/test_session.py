@@ -13,7 +13,7 @@ from fastreader import Example, Passage, Reader, permutation_cost, score_permuta
 from fastreader.core.protocol import ReaderProtocol
 from fastreader.errors import ContextOverflowError, FastreaderError, InputError, OutOfBudgetError
 from fastreader.moi import rerank
-from fastreader.moi.reading import reading_prompts
+from fastreader.scoring.reading import reading_prompts
 
 RNG = np.random.default_rng(11)
 PREFIX = RNG.integers(5, 261, 25).tolist()
@@ -158,7 +158,7 @@ def test_pieces_are_what_prompts_start_with(tiny_reader):
 
 def test_scoring_leaves_no_keys_behind(tiny_reader, monkeypatch):
     """Keys are recorded for a session and for generation only."""
-    from fastreader.models.key_values import KeyValues
+    from fastreader.models.passes.key_values import KeyValues
 
     def refuse(*args):
         raise AssertionError("keys were recorded")
@@ -258,7 +258,7 @@ def test_scores_that_may_not_be_kept_are_refused_beforehand(tiny_reader):
 @pytest.mark.parametrize("family", SOME)
 def test_prefixes_kept_in_several_parts_serve_as_one(family, monkeypatch):
     """What is kept stays where it is until there are many parts; then what is added goes behind what is no larger."""
-    monkeypatch.setattr("fastreader.models.prefix_cache._MAX_PARTS", 2)
+    monkeypatch.setattr("fastreader.models.passes.prefix_cache._MAX_PARTS", 2)
     reader = Reader.load((tiny(family), byte_tokenizer()), precision="exact")
     plain = [r.logprob for r in reader.loglikelihood(REQUESTS)]
     with reader.session(PREFIX[:8]) as kept:
@@ -282,7 +282,7 @@ def test_prefixes_kept_in_several_parts_serve_as_one(family, monkeypatch):
 
 def test_threads_share_a_session(tiny_reader, monkeypatch):
     """While one call puts what it read with the rest, no other looks for its beginnings there."""
-    from fastreader.models.key_values import KeyValues
+    from fastreader.models.passes.key_values import KeyValues
 
     select = KeyValues.select
     monkeypatch.setattr(KeyValues, "select", lambda self, rows: (time.sleep(0.05), select(self, rows))[1])

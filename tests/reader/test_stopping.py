@@ -7,7 +7,7 @@ from support import byte_tokenizer
 
 from fastreader.core.options import GenerateOptions
 from fastreader.errors import InputError
-from fastreader.reader.decoding import StopStrings, cut
+from fastreader.reader.generation.text_so_far import StopStrings, cut
 from fastreader.reader.prompts.encoder import TextEncoder
 
 ENCODER = TextEncoder(byte_tokenizer())

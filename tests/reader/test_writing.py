@@ -12,9 +12,9 @@ from support import byte_tokenizer
 from test_determinism import PRODUCTS, in_a_session, in_threads
 
 from fastreader import Reader
-from fastreader.models.adapter import TreeModel
-from fastreader.models.fused import FusedStep, covers
-from fastreader.models.products import ways
+from fastreader.models.machine.product_rates import ways
+from fastreader.models.rewriting.fused import FusedStep, covers
+from fastreader.models.tree_model import TreeModel
 from fastreader.ops import extension
 
 pytestmark = pytest.mark.skipif(extension.why_missing() is not None, reason=str(extension.why_missing()))

@@ -16,7 +16,7 @@ from fastreader.report import Report
 from fastreader.report.browse import BUDGET, browser_data
 from fastreader.report.study_data import StudyRun
 from fastreader.statistics import mcnemar, paired_bootstrap
-from fastreader.statistics.retrieval import retrieval_measures
+from fastreader.statistics.measures.retrieval import retrieval_measures
 from fastreader.study import RunFolder
 
 

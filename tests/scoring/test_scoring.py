@@ -17,9 +17,9 @@ from fastreader import (
 )
 from fastreader import permutations as designs
 from fastreader.errors import ContextOverflowError, InputError, MissingExtraError, NumericsError, OutOfBudgetError
-from fastreader.models import memory
+from fastreader.models.machine import memory
 from fastreader.reader.prompts.pieces import encode
-from fastreader.statistics.answers import contained, exact_match, f1
+from fastreader.statistics.measures.answers import contained, exact_match, f1
 
 QUESTION = "Which colour is the sky?"
 PASSAGES = [

@@ -3,8 +3,8 @@
 import pytest
 
 from fastreader.errors import InputError
-from fastreader.statistics.answers import rouge_l, short_answer_recall
-from fastreader.statistics.citations import (
+from fastreader.statistics.measures.answers import rouge_l, short_answer_recall
+from fastreader.statistics.measures.citations import (
     Support,
     citation_precision,
     citation_recall,

@@ -10,7 +10,7 @@ import pytest
 
 from fastreader.data import Example, Passage
 from fastreader.errors import FastreaderError, InputError, MissingExtraError
-from fastreader.statistics.retrieval import retrieval_measures
+from fastreader.statistics.measures.retrieval import retrieval_measures
 
 
 def ranked(*flags: bool | None, answers: tuple[bool | None, ...] = ()) -> Example:

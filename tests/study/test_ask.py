@@ -7,6 +7,7 @@ from unittest import mock
 import pytest
 from commands import run as run_command
 
+import fastreader as fr
 from fastreader import moi
 from fastreader.cli.asking import Asking, answers
 from fastreader.errors import InputError
@@ -61,7 +62,7 @@ def test_moi_truncates_long_passages(tmp_path, tiny_reader):
 
 
 def test_arrange_reads_the_best_passages_where_the_bias_is_largest(tmp_path, tiny_reader):
-    moi.Arranger({3: [0.1, -0.9, 0.8]}).save(tmp_path / "arranger.json")
+    fr.Arranger({3: [0.1, -0.9, 0.8]}).save(tmp_path / "arranger.json")
     (example,) = questions_of(study_of(tmp_path, ["base"], count=1))
     with pytest.raises(InputError, match=r"id q0: reader: no calibration of .* is at hand"):
         list(answers(tiny_reader, iter([example]), Asking.of("arrange", {})))

@@ -1,7 +1,7 @@
 import pytest
 from scripted import ScriptedReader
 
-from fastreader.data.cache import Cache
+from fastreader.data.answer_cache import Cache
 from fastreader.errors import InputError
 from fastreader.study.cached_reader import CachedReader
 

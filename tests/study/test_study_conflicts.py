@@ -9,7 +9,7 @@ from support import byte_tokenizer
 
 import fastreader as fr
 from fastreader.errors import InputError
-from fastreader.moi.conflicts import Conflicts
+from fastreader.passages.conflicts import Conflicts
 from fastreader.report import Report
 from fastreader.study import RunFolder, Study, run_study
 from studies import data

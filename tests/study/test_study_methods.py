@@ -9,7 +9,7 @@ from scripted import ScriptedReader
 from fastreader import load_examples, rerank
 from fastreader.errors import InputError, OutOfBudgetError
 from fastreader.moi import PositionBias
-from fastreader.moi.shipped import SHIPPED
+from fastreader.moi.calibration.store import SHIPPED
 from fastreader.reader.prompts.template import Template
 from fastreader.study import RunFolder, Study, run_study
 from studies import data, rows_of, run, study_of, without_seconds, write
@@ -111,7 +111,7 @@ def test_a_new_or_changed_calibration_is_another_study(tmp_path, tiny_reader, mo
 
 
 def test_base_has_the_prompt_of_mois_reading(tmp_path, tiny_reader):
-    from fastreader.moi.reading import read
+    from fastreader.scoring.reading import read
     from fastreader.study.run import questions_of
 
     study = study_of(tmp_path, ["base"], count=2, max_new_tokens=5)

@@ -5,8 +5,8 @@ import pytest
 from fastreader import load_examples
 from fastreader.errors import InputError
 from fastreader.moi.baselines import moi_paper, self_consistency
-from fastreader.moi.reading import reading_prompts
-from fastreader.statistics.answers import f1
+from fastreader.scoring.reading import reading_prompts
+from fastreader.statistics.measures.answers import f1
 from studies import rows_of, run, study_of
 
 

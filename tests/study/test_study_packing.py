@@ -2,7 +2,7 @@
 
 import pytest
 
-from fastreader.moi.rerank import rerank
+from fastreader.moi.reorder.rerank import rerank
 from fastreader.study.run import questions_of
 from studies import rows_of, run, study_of
 
@@ -25,7 +25,7 @@ def test_moi_scores_a_group_in_one_call(tmp_path, tiny_reader, monkeypatch, opti
     assert len(calls) == 1 or options
     monkeypatch.undo()
     rows = {row["question_id"]: row for row in rows_of(tmp_path / "run").values()}
-    from fastreader.moi.planning import Stopping
+    from fastreader.moi.reorder.planning import Stopping
 
     stopping = Stopping(**options["stopping"]) if options else None
     for example in questions_of(study):

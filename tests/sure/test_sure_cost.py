@@ -273,7 +273,7 @@ def killed(*arguments, **options):
 
 
 def test_a_prefix_that_does_not_fit_is_noted(tiny_reader, monkeypatch):
-    from fastreader.models import memory
+    from fastreader.models.machine import memory
 
     monkeypatch.setattr(memory, "free_bytes", lambda device: 1000)
     monkeypatch.setattr(memory, "pass_limits", lambda *arguments: (10**6, 10**6))

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastreader.statistics.answers import normalise
+from fastreader.statistics.measures.answers import normalise
 from fastreader.sure.replies import parse_candidates, parse_label, short_answer, without_done
 
 

@@ -49,8 +49,8 @@ def arrange(
     """
     from fastreader.data import save_examples
     from fastreader.data.write import dpr_row
-    from fastreader.moi.arrange import Arranger
-    from fastreader.moi.arrange import arrange as placed
+    from fastreader.passages.arrange import Arranger
+    from fastreader.passages.arrange import arrange as placed
     from fastreader.reader.prompts.template import Template
 
     use_cache(cache_dir)

@@ -19,14 +19,14 @@ from fastreader.core.checks import check_text, expect, require
 from fastreader.core.progress import track
 from fastreader.core.protocol import ReaderProtocol
 from fastreader.data import Example
-from fastreader.data.cache import Cache
+from fastreader.data.answer_cache import Cache
 from fastreader.data.fingerprints import file_digest, reader_identity
 from fastreader.data.keyed import keyed
 from fastreader.data.result_log import ResultLog, iter_results
 from fastreader.errors import FastreaderError, InputError, MissingExtraError
-from fastreader.moi.answer import MoiAnswer
-from fastreader.moi.observations import Observations
-from fastreader.moi.pool import Pool
+from fastreader.moi.calibration.pool import Pool
+from fastreader.moi.quantities.observations import Observations
+from fastreader.moi.reorder.answer import MoiAnswer
 from fastreader.reader.programs.readers import Readers
 from fastreader.reader.programs.requests import Program
 from fastreader.reader.programs.scheduler import Outcome, run

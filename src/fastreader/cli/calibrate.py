@@ -93,8 +93,8 @@ def calibrate(
 
     from fastreader import moi
     from fastreader.core.drawing import new_figure
-    from fastreader.moi.probe import gold_of, right_answers
-    from fastreader.moi.shipped import keep as install_bias
+    from fastreader.moi.calibration.probe import gold_of, right_answers
+    from fastreader.moi.calibration.store import keep as install_bias
     from fastreader.permutations import resolve
     from fastreader.reader.prompts.template import Template
     from fastreader.reader.reader import Reader

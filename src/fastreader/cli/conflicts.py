@@ -43,8 +43,8 @@ def conflicts(
       fastreader conflicts -q "Where is the Nile?" -p "The Nile is in Egypt." -p "The Nile is in Peru." -c Egypt -c Peru
     """
     from fastreader.cli.tables.conflicts import conflicts_table
-    from fastreader.moi.conflicts import Conflicts
-    from fastreader.moi.conflicts import conflicts as found_in
+    from fastreader.passages.conflicts import Conflicts
+    from fastreader.passages.conflicts import conflicts as found_in
     from fastreader.reader.prompts.template import Template
     from fastreader.reader.reader import Reader
 

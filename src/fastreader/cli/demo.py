@@ -14,7 +14,7 @@ from fastreader.cli.options import CacheOption, DeviceOption, DtypeOption, Model
 from fastreader.cli.screen import Screen, Text
 from fastreader.cli.tables.scores import UNLIMITED
 from fastreader.data import Example
-from fastreader.statistics.answers import exact_match
+from fastreader.statistics.measures.answers import exact_match
 
 if TYPE_CHECKING:
     from fastreader.reader.reader import Reader

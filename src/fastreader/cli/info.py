@@ -43,9 +43,9 @@ def collect() -> dict[str, dict[str, str]]:
     """Return facts by section, all text."""
     import torch
 
-    from fastreader.models.cache import cache_dir
-    from fastreader.models.packaged import PACKAGED, is_cached
-    from fastreader.models.precision import PRECISIONS, cpu_flags, resolve
+    from fastreader.data.cache_folder import cache_dir
+    from fastreader.models.loading.packaged import PACKAGED, is_cached
+    from fastreader.models.machine.arithmetic import PRECISIONS, cpu_flags, resolve
 
     chosen = {name: resolve("auto", "auto", name, torch.bfloat16) for name in PRECISIONS}
     arithmetic = chosen["fast"]

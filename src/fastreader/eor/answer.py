@@ -12,7 +12,7 @@ from fastreader.core.checks import check_int
 from fastreader.core.protocol import ReaderProtocol, TextOrTokens
 from fastreader.eor.texts import Texts
 from fastreader.eor.types import Answers, Retrieval
-from fastreader.statistics.answers import cached_normalise
+from fastreader.statistics.measures.answers import cached_normalise
 
 _REFUSALS = re.compile(
     r"""

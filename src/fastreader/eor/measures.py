@@ -16,7 +16,7 @@ from fastreader.core.checked import checked
 from fastreader.core.checks import check_choice, expect
 from fastreader.eor.types import Answers, BoolArray, FloatArray, IntArray, aligned
 from fastreader.errors import InputError
-from fastreader.statistics import answers as answer_measures
+from fastreader.statistics.measures import answers as answer_measures
 
 Measure = Callable[[str, str, Sequence[str]], float]
 
@@ -34,8 +34,8 @@ def correctness(answers: Sequence[Answers], measure: str | Measure = "em") -> Fl
 
     Args:
         answers: Q of them, of the same M retrievers, with right answers; columns follow the order of the first.
-        measure: "em", "f1" or "contained" (`fastreader.statistics.answers`); or a function of (question, answer, right
-            answers), such as a BEM model or a judge, thresholded if 0 or 1 is needed.
+        measure: "em", "f1" or "contained" (`fastreader.statistics.measures.answers`); or a function of
+            (question, answer, right answers), such as a BEM model or a judge, thresholded if 0 or 1 is needed.
 
     Returns:
         float64 [Q, M]; 0 if the retriever failed.

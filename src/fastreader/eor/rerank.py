@@ -22,7 +22,7 @@ from fastreader.eor.texts import Texts
 from fastreader.eor.types import whole_text
 
 if TYPE_CHECKING:
-    from fastreader.models.encoders import Encoder
+    from fastreader.models.loading.sentence_encoders import Encoder
 
 Scorer = Callable[[str, Sequence[Passage]], Any]
 

@@ -23,7 +23,7 @@ from fastreader.eor.types import whole_text
 from fastreader.errors import InputError, MissingExtraError
 
 if TYPE_CHECKING:
-    from fastreader.models.encoders import Encoder
+    from fastreader.models.loading.sentence_encoders import Encoder
 
 SourceFunction = Callable[[str], Iterable[Any]]
 
@@ -115,7 +115,7 @@ class Dense(Index):
         """Encode passages, or a file of them (`load_passages`), by title and text.
 
         Args:
-            encoder: of sentences, from `fastreader.models.encoders.load_encoder`, or its name.
+            encoder: of sentences, from `fastreader.models.loading.sentence_encoders.load_encoder`, or its name.
             passages: to search.
             depth: maximum number of passages to return.
             vectors: of the passages; None encodes them.

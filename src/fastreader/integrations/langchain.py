@@ -11,9 +11,9 @@ from pydantic import ConfigDict, Field
 from fastreader.core.checks import expect
 from fastreader.errors import MissingExtraError
 from fastreader.integrations.common import NOTE, named_reader
-from fastreader.moi.arrange import Arranger, arrange
-from fastreader.moi.position_bias import PositionBias
-from fastreader.moi.ranking import rerank
+from fastreader.moi.quantities.position_bias import PositionBias
+from fastreader.passages.arrange import Arranger, arrange
+from fastreader.passages.ranking import rerank
 
 try:
     from langchain_core.documents import BaseDocumentCompressor, BaseDocumentTransformer, Document

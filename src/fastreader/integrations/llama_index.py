@@ -7,8 +7,8 @@ from typing import Any
 from fastreader.data.types import Passage
 from fastreader.errors import MissingExtraError
 from fastreader.integrations.common import NOTE, named_reader
-from fastreader.moi.arrange import arrange
-from fastreader.moi.ranking import rerank
+from fastreader.passages.arrange import arrange
+from fastreader.passages.ranking import rerank
 
 try:
     from llama_index.core.bridge.pydantic import Field, PrivateAttr

@@ -8,7 +8,7 @@ from fastreader.core.checks import check_text, expect
 from fastreader.data.types import Passage
 from fastreader.errors import MissingExtraError
 from fastreader.integrations.common import NOTE, named_reader
-from fastreader.moi.ranking import rerank
+from fastreader.passages.ranking import rerank
 
 try:
     import pandas

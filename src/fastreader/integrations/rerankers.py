@@ -6,7 +6,7 @@ from typing import Any
 
 from fastreader.errors import MissingExtraError
 from fastreader.integrations.common import named_reader
-from fastreader.moi.ranking import rerank
+from fastreader.passages.ranking import rerank
 
 try:
     import rerankers.models

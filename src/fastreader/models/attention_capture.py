@@ -13,9 +13,10 @@ from torch import Tensor
 from fastreader.core.checks import expect
 from fastreader.core.tree import PrefixTree
 from fastreader.errors import UnsupportedModelError
-from fastreader.models.adapter import TreeModel
-from fastreader.models.attention_keys import AttentionParams, Chunk, TreeKeys, Window
-from fastreader.models.devices import moved
+from fastreader.models.config.windows import Chunk, Window
+from fastreader.models.machine.devices import moved
+from fastreader.models.passes.packed_keys import AttentionParams, TreeKeys
+from fastreader.models.tree_model import TreeModel
 
 FloatArray = npt.NDArray[np.float64]
 

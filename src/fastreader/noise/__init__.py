@@ -8,15 +8,7 @@ from fastreader.noise.ask import MAX_NEW_TOKENS, NoiseAnswer, NoiseAnswers, ask,
 from fastreader.noise.attention import AnswerAttention, answer_attention, mean_entropies, mean_share
 from fastreader.noise.hard import swap_answer, swapped_passages
 from fastreader.noise.labels import Kind, has_answer, label
-from fastreader.noise.layouts import (
-    Layout,
-    LayoutSpec,
-    MissingPassages,
-    layout,
-    oracle_grid,
-    place,
-    realistic_grid,
-)
+from fastreader.noise.layouts import Layout, LayoutSpec, MissingPassages, layout, oracle_grid, place, realistic_grid
 from fastreader.noise.materials import Materials, by_title, gather
 from fastreader.noise.plots import plot_accuracy, plot_entropy, plot_heat_map
 from fastreader.noise.prompt import NoiseTemplate

@@ -13,7 +13,7 @@ from fastreader.core.tree import PrefixTree, TreeStats
 from fastreader.noise.layouts import Layout, LayoutSpec, MissingPassages, layout
 from fastreader.noise.materials import Materials
 from fastreader.noise.prompt import ContextBudget, NoiseTemplate
-from fastreader.statistics.answers import contained
+from fastreader.statistics.measures.answers import contained
 
 MAX_NEW_TOKENS = 15  # as in the paper
 

@@ -15,7 +15,7 @@ from fastreader.core.checked import checked
 from fastreader.data.types import Example, Passage
 from fastreader.noise.labels import has_answer, same_text
 from fastreader.noise.sources import question_generator
-from fastreader.statistics.answers import contained, normalise
+from fastreader.statistics.measures.answers import contained, normalise
 
 _GAP = rf"[\s{re.escape(string.punctuation)}]"
 _MONTH = re.compile(

@@ -8,7 +8,7 @@ from enum import StrEnum
 from fastreader.core.checked import checked
 from fastreader.core.checks import expect
 from fastreader.data.types import Example, Passage
-from fastreader.statistics.answers import contained
+from fastreader.statistics.measures.answers import contained
 
 
 class Kind(StrEnum):

@@ -12,9 +12,9 @@ from fastreader.core.checks import check_int, expect
 from fastreader.core.options import GenerateOptions
 from fastreader.core.protocol import Generation, Loglikelihood, Results, SequenceScores, TextOrTokens
 from fastreader.core.tree import PrefixTree, Tokens
-from fastreader.models.prefix_cache import PrefixCache
-from fastreader.reader.engine import Engine
-from fastreader.reader.generate import generate
+from fastreader.models.passes.prefix_cache import PrefixCache
+from fastreader.reader.generation.generate import generate
+from fastreader.reader.local_model import Engine
 from fastreader.reader.loglikelihood import Admit, loglikelihood, score
 from fastreader.reader.prompts.writer import PromptWriter
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import TypeAlias
@@ -12,19 +11,18 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from fastreader.core.checked import accept, checked, kind_of
+from fastreader.core.checked import accept, kind_of
 from fastreader.core.checks import check_choice, check_list, check_tokens, expect, located, require
 from fastreader.core.progress import track
 from fastreader.core.protocol import Loglikelihood, Results, SequenceScores, TextOrTokens
 from fastreader.core.tree import PrefixTree, Tokens, TreeStats
 from fastreader.errors import ContextOverflowError, NumericsError
-from fastreader.models.adapter import TreeModel
-from fastreader.models.key_values import KeyValues, Reuse
-from fastreader.models.prefix_cache import PrefixCache
+from fastreader.models.passes.key_values import KeyValues, Reuse
+from fastreader.models.passes.prefix_cache import PrefixCache
+from fastreader.models.tree_model import TreeModel
 from fastreader.ops.linear_logprob import LogprobStats
-from fastreader.reader.engine import Engine
+from fastreader.reader.local_model import Engine
 from fastreader.reader.prompts.encoder import TextEncoder
-from fastreader.reader.prompts.writer import PromptWriter
 
 Admit: TypeAlias = Callable[[Sequence[PrefixTree]], None]
 _BOOL, _BOOL_OR_NONE = kind_of(bool), kind_of(bool | None)
@@ -205,37 +203,3 @@ def _truncated(context: Sequence[int], continuation: Sequence[int], limit: int |
             f"a continuation of {len(continuation)} tokens does not fit the context of {limit} by itself"
         )
     return context[-kept:]
-
-
-@checked
-class ScoreReader(PromptWriter, ABC):
-    """A reader whose `loglikelihood` is made of its `score` and `max_length`, since its model is not in this object."""
-
-    @property
-    @abstractmethod
-    def max_length(self) -> int | None:
-        """Longest input in tokens; None if there is no limit."""
-
-    @abstractmethod
-    def score(
-        self, sequences: Sequence[tuple[Tokens, Tokens]], *, max_batch_tokens: int | None = None
-    ) -> SequenceScores:
-        """Score (context, continuation) pairs of token ids, as `Reader.score`."""
-
-    def loglikelihood(
-        self,
-        requests: Iterable[tuple[TextOrTokens, TextOrTokens]],
-        *,
-        token_logprobs: bool = False,
-        special_tokens: bool = True,
-        on_overflow: str = "error",
-        max_batch_tokens: int | None = None,
-        progress: bool | None = None,
-    ) -> Results[Loglikelihood]:
-        """Return the log-likelihood of each continuation after its context, as `Reader.loglikelihood`."""
-        sequences, truncated = encode_requests(
-            self.encoder, self.max_length, requests, special_tokens=special_tokens, on_overflow=on_overflow
-        )
-        if not sequences:
-            return Results([], TreeStats(0, 0, 0, 0), passes=0)
-        return as_results(self.score(sequences, max_batch_tokens=max_batch_tokens), truncated, token_logprobs)

@@ -16,15 +16,15 @@ from fastreader.core.checks import check_choice, expect
 from fastreader.core.protocol import TextOrTokens
 from fastreader.data.fingerprints import reader_name
 from fastreader.errors import ModelFileError, NotReloadableError
-from fastreader.models import load as loading
-from fastreader.models.adapter import TreeModel
 from fastreader.models.check import Checked, check, keep_verdict, known_verdict, verdict_path
-from fastreader.models.devices import placed
-from fastreader.models.memory import return_freed
-from fastreader.models.precision import Arithmetic
-from fastreader.models.revision import revision
+from fastreader.models.loading import load as loading
+from fastreader.models.loading.revision import revision
+from fastreader.models.machine.arithmetic import Arithmetic
+from fastreader.models.machine.devices import placed
+from fastreader.models.machine.memory import return_freed
+from fastreader.models.tree_model import TreeModel
 from fastreader.reader.base import ReaderBase
-from fastreader.reader.engine import Engine
+from fastreader.reader.local_model import Engine
 from fastreader.reader.prompts.encoder import TextEncoder
 from fastreader.reader.session import Session, open_session
 

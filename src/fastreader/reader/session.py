@@ -12,11 +12,11 @@ from fastreader.core.checks import check_int, check_texts, expect, located
 from fastreader.core.protocol import TextOrTokens
 from fastreader.core.tree import PrefixTree, TreeStats
 from fastreader.errors import ContextOverflowError, FastreaderError, NotReloadableError, OutOfBudgetError
-from fastreader.models import memory
-from fastreader.models.prefix_cache import PrefixCache
+from fastreader.models.machine import memory
+from fastreader.models.passes.prefix_cache import PrefixCache
 from fastreader.reader.base import ReaderBase
-from fastreader.reader.engine import Engine
 from fastreader.reader.forks import repair_in_children
+from fastreader.reader.local_model import Engine
 from fastreader.reader.loglikelihood import Admit
 
 _SHARE = 0.5  # of the free memory, for what is cached

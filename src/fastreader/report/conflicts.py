@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fastreader.moi.conflicts import Conflicts
+from fastreader.passages.conflicts import Conflicts
 from fastreader.report.study_data import StudyRun
 
 SHOWN = 10  # rows on the page; the CSV file has all

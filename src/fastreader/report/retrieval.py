@@ -9,7 +9,7 @@ from typing import Any
 from fastreader.data import Example
 from fastreader.errors import MissingExtraError
 from fastreader.report.study_data import Condition, StudyRun
-from fastreader.statistics.retrieval import MEASURES, retrieval_measures
+from fastreader.statistics.measures.retrieval import MEASURES, retrieval_measures
 
 RETRIEVER = "the retriever's"
 

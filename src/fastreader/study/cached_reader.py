@@ -27,7 +27,7 @@ from fastreader.core.protocol import (
     TextOrTokens,
 )
 from fastreader.core.tree import PrefixTree, TreeStats
-from fastreader.data.cache import Cache
+from fastreader.data.answer_cache import Cache
 from fastreader.data.fingerprints import digest
 from fastreader.errors import NotReloadableError
 from fastreader.reader.programs.requests import Program, score

@@ -14,7 +14,7 @@ from fastreader.reader.programs.costs import StageCost
 from fastreader.reader.programs.readers import Readers
 from fastreader.reader.programs.requests import Program
 from fastreader.reader.programs.scheduler import run as run_together
-from fastreader.statistics.answers import contained, exact_match, f1
+from fastreader.statistics.measures.answers import contained, exact_match, f1
 from fastreader.study.cached_reader import CachedReader, Meter
 from fastreader.study.config import MethodConfig, Study
 from fastreader.study.contents import example_digest

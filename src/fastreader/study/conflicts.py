@@ -9,8 +9,8 @@ from fastreader.core.progress import track
 from fastreader.data import Example
 from fastreader.data.result_log import ResultLog
 from fastreader.errors import ContextOverflowError
-from fastreader.moi.conflicts import conflicts
-from fastreader.moi.marginal import distinct
+from fastreader.passages.conflicts import conflicts
+from fastreader.scoring.marginal_answer import distinct
 from fastreader.study.cached_reader import CachedReader
 from fastreader.study.config import Study
 from fastreader.study.folder import CONFLICTS, RunFolder

@@ -10,7 +10,7 @@ from typing import Any
 from fastreader.core.checks import require
 from fastreader.data import Example
 from fastreader.data.fingerprints import digest, file_digest, model_digest
-from fastreader.moi.shipped import at_hand
+from fastreader.moi.calibration.store import at_hand
 from fastreader.study.config import Study
 from fastreader.study.methods.reading import template_of
 

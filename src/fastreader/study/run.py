@@ -16,7 +16,7 @@ from fastreader.core.checks import expect, require
 from fastreader.core.progress import track
 from fastreader.core.protocol import ReaderProtocol
 from fastreader.data import Example, load_examples
-from fastreader.data.cache import Cache
+from fastreader.data.answer_cache import Cache
 from fastreader.data.fingerprints import digest
 from fastreader.data.keyed import keyed
 from fastreader.data.read import table_examples

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from fastreader.core.checked import checked, checked_methods
-from fastreader.statistics.answers import normalise
+from fastreader.statistics.measures.answers import normalise
 from fastreader.sure.templates import PLACEHOLDERS
 
 DONE = "[DONE]"

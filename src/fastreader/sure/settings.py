@@ -12,7 +12,7 @@ from typing import Any
 from fastreader.core.checked import checked
 from fastreader.core.checks import check_choice, check_int, check_number, expect
 from fastreader.core.options import MOST_NEW_TOKENS
-from fastreader.models.encoders import encoder_name
+from fastreader.models.loading.sentence_encoders import encoder_name
 from fastreader.sure.templates import LETTERS, SureTemplate, VariantTemplate
 
 MODES = ("loglikelihood", "generate")
@@ -53,7 +53,8 @@ class Settings:
             needs scikit-learn), "encoder", "retriever" (softmax of the passages' scores) or "equal"; None takes the
             variant's own.
         weight_temperature: the weights are a softmax of the similarities divided by this.
-        encoder: name of a sentence encoder, see `fastreader.models.encoders.load_encoder`, or a function.
+        encoder: name of a sentence encoder, see `fastreader.models.loading.sentence_encoders.load_encoder`, or a
+                function.
     """
 
     k: int = 2

@@ -4,7 +4,7 @@ import pytest
 from serve_support import serving
 
 import fastreader as fr
-from fastreader.moi.reading import read
+from fastreader.scoring.reading import read
 
 QUERY = "Which river is long?"
 DOCUMENTS = ["The Nile is a river.", {"text": "Bread is baked.", "title": "Food"}, "", "A long river flows."]

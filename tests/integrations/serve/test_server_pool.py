@@ -3,13 +3,13 @@
 from dataclasses import replace
 
 import pytest
+from lib.simulate import bias_shape, simulate
 from serve_support import serving
 
 import fastreader as fr
 from fastreader.integrations.serve.settings import Settings
-from fastreader.moi.debias import debias
-from fastreader.moi.pool import Pool
-from fastreader.moi.simulate import bias_shape, simulate
+from fastreader.moi.calibration.pool import Pool
+from fastreader.moi.solve.debias import debias
 from fastreader.permutations import latin
 
 TEXTS = ["The Nile is a river.", "Bread is baked.", "A long river flows.", "The sun is hot."]

@@ -14,9 +14,9 @@ from fastreader import Example, Passage, Reader, Template
 from fastreader.errors import InputError
 from fastreader.moi import Observations, analyses
 from fastreader.moi.analyses import first_token_distances, gold_places, gold_ranks, mean_bias, partition_means, polarity
-from fastreader.moi.outcomes import outcomes
-from fastreader.moi.reading import reading_prompts
-from fastreader.statistics.answers import contained, exact_match, f1
+from fastreader.moi.analyses.outcomes import outcomes
+from fastreader.scoring.reading import reading_prompts
+from fastreader.statistics.measures.answers import contained, exact_match, f1
 
 TEMPLATE = Template(header="Read:\n")
 PASSAGES = [Passage("The Seine."), Passage("The Nile.", is_gold=True), Passage("The Po.")]

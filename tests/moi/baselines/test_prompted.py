@@ -234,7 +234,7 @@ def test_self_consistency(tiny_reader, monkeypatch):
 
 def test_reading_prompts_are_the_contexts_that_are_scored(tiny_reader):
     from fastreader import score_permutations
-    from fastreader.moi.reading import reading_prompts
+    from fastreader.scoring.reading import reading_prompts
 
     orders = [[1, 0], [0, 1]]
     scores = score_permutations(tiny_reader, "q", PASSAGES[:2], ["Nile"], orders)

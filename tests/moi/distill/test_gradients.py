@@ -9,7 +9,7 @@ import transformers
 from support import byte_tokenizer, tiny_llama
 
 from fastreader.core.tree import PrefixTree
-from fastreader.models.attention_keys import AttentionParams
+from fastreader.models.passes.packed_keys import AttentionParams
 from fastreader.moi.distill.evaluation import kl_loss
 from fastreader.moi.distill.gradients import GradientKeys, logprobs
 from fastreader.ops.tree_attention import AttentionPlan

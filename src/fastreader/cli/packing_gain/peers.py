@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from fastreader.cli.packing_gain.groups import Group
-from fastreader.models import load as loading
+from fastreader.models.loading import load as loading
 from fastreader.reader.reader import Reader
 
 PADDED_ROWS = 8  # the batch size people set for evaluation on such machines

@@ -10,7 +10,7 @@ from rich.table import Table
 from fastreader.cli.screen import Text
 
 if TYPE_CHECKING:
-    from fastreader.moi.conflicts import Conflicts
+    from fastreader.passages.conflicts import Conflicts
 
 
 def conflicts_table(found: Conflicts) -> RenderableType:

@@ -10,7 +10,7 @@ from rich.table import Table
 from fastreader.cli.screen import Text
 
 if TYPE_CHECKING:
-    from fastreader.moi.ranking import Reranked
+    from fastreader.passages.ranking import Reranked
 
 
 def reranked_table(ranked: Reranked) -> RenderableType:

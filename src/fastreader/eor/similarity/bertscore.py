@@ -95,8 +95,8 @@ class BertScore(Similarity):
         """Choose the encoder, which is loaded for the first score.
 
         Args:
-            encoder: a packaged encoder (`fastreader.models.encoders`), a folder, or a hub id of any encoder that
-                transformers' AutoModel loads.
+            encoder: a packaged encoder (`fastreader.models.loading.sentence_encoders`), a folder, or a hub id of any
+                encoder that transformers' AutoModel loads.
             layer: of the compared states, counted from 1; None uses the last.
             idf: weights of the tokens; None weights all equally.
             device: of torch; None uses CUDA if available.

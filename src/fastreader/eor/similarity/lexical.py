@@ -10,7 +10,7 @@ from fastreader.core.checked import checked
 from fastreader.core.checks import check_choice
 from fastreader.eor.similarity.base import Pair, Similarity
 from fastreader.eor.types import FloatArray
-from fastreader.statistics.answers import cached_normalise, f1
+from fastreader.statistics.measures.answers import cached_normalise, f1
 
 
 @checked

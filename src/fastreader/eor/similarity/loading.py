@@ -10,7 +10,13 @@ from typing import Any
 
 from fastreader.core.checks import check_int, require
 from fastreader.errors import ModelNotFoundError
-from fastreader.models.encoders import PACKAGED_ENCODERS, Encoder, as_encoder, local_encoder, packaged_encoder
+from fastreader.models.loading.sentence_encoders import (
+    PACKAGED_ENCODERS,
+    Encoder,
+    as_encoder,
+    local_encoder,
+    packaged_encoder,
+)
 
 _PART = r"[A-Za-z0-9_](?:[\w.-]{0,94}[A-Za-z0-9_])?"
 _HUB_ID = re.compile(rf"(?:{_PART}/)?{_PART}", re.ASCII)
@@ -78,7 +84,7 @@ class Model:
             import torch
             import transformers
 
-            from fastreader.models.silence import silence_progress_bars
+            from fastreader.core.quiet import silence_progress_bars
 
             source = local_encoder(self.source) if self.kind == "AutoModel" else self.source
             with silence_progress_bars():

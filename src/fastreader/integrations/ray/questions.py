@@ -17,7 +17,7 @@ from fastreader.integrations.ray.pool import Pool
 from fastreader.integrations.ray.reference import ReaderLike, ReaderReference
 from fastreader.integrations.ray.stream import read_items, stream
 from fastreader.integrations.ray.tasks import Rerank, Score, as_example, as_reranked, as_scores
-from fastreader.moi.ranking import Reranked
+from fastreader.passages.ranking import Reranked
 from fastreader.scoring.results import PermutationScores
 
 Result = TypeVar("Result", Reranked, PermutationScores)

@@ -13,7 +13,7 @@ from typing import Any
 from fastreader import study as studies
 from fastreader.core.checked import checked
 from fastreader.data import Example
-from fastreader.data.cache import Cache
+from fastreader.data.answer_cache import Cache
 from fastreader.errors import FastreaderError
 from fastreader.integrations.ray.actor import Outcome, Work
 from fastreader.integrations.ray.pool import Pool

@@ -11,8 +11,8 @@ from fastreader.core.tree import TreeStats
 from fastreader.data import Example, Passage
 from fastreader.errors import FastreaderError
 from fastreader.integrations.ray.actor import Outcome
-from fastreader.moi.ranking.batches import rerank_many
-from fastreader.moi.ranking.results import Reranked, RerankResult
+from fastreader.passages.ranking.batches import rerank_many
+from fastreader.passages.ranking.results import Reranked, RerankResult
 from fastreader.scoring.api import score_permutations
 from fastreader.scoring.results import PermutationScores
 

@@ -15,16 +15,16 @@ from fastreader.data.types import Example, Passage
 from fastreader.integrations.serve.packing import PackedReader
 from fastreader.integrations.serve.pooled import Pooled
 from fastreader.integrations.serve.schemas import ReadRequest, RerankRequest, ScoreRequest
-from fastreader.moi.conflicts import conflicts
-from fastreader.moi.debias import debias
-from fastreader.moi.marginal import distinct
-from fastreader.moi.ranking.api import MOI, rerank
-from fastreader.moi.ranking.results import Reranked
-from fastreader.moi.reading import reading_prompts
-from fastreader.moi.shipped import find
+from fastreader.moi.calibration.store import find
+from fastreader.moi.solve.debias import debias
+from fastreader.passages.conflicts import conflicts
+from fastreader.passages.ranking.rerank import MOI, rerank
+from fastreader.passages.ranking.results import Reranked
 from fastreader.permutations import resolve
 from fastreader.reader.prompts.template import Template
 from fastreader.scoring.api import score_permutations
+from fastreader.scoring.marginal_answer import distinct
+from fastreader.scoring.reading import reading_prompts
 
 MOST_ORDERINGS = 100
 

@@ -21,7 +21,7 @@ from fastreader.core.tree import PrefixTree, Tokens, TreeStats
 from fastreader.errors import FastreaderError
 from fastreader.integrations.serve.settings import Settings
 from fastreader.reader.base import ReaderBase
-from fastreader.reader.loglikelihood import ScoreReader
+from fastreader.reader.score_reader import ScoreReader
 
 Pair = tuple[Tokens, Tokens]
 TOO_LONG = "the request took longer than this server allows"

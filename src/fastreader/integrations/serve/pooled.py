@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from fastreader.integrations.serve.settings import Settings
-from fastreader.moi.observations import Observations, observe
-from fastreader.moi.pool import Pool
+from fastreader.moi.calibration.pool import Pool
+from fastreader.moi.quantities.observations import Observations, observe
 from fastreader.scoring.results import PermutationScores
 
 MOST_PASSAGES = 20  # of a pooled question: what requests can make the server keep is bounded

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fastreader.errors import UnsupportedModelError
-from fastreader.models.devices import moved
+from fastreader.models.machine.devices import moved
 
 _BLOCK = 1 << 24  # values of an LM head converted at a time
 _HALF = (torch.bfloat16, torch.float16)

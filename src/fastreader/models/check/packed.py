@@ -12,12 +12,13 @@ import torch
 from torch import Tensor
 
 from fastreader.core.tree import PrefixTree
-from fastreader.models.adapter import TreeModel
-from fastreader.models.attention_keys import AttentionParams, Chunk, TreeKeys
 from fastreader.models.check.own import Layers, converted, decoder_layers, watched
-from fastreader.models.devices import moved
-from fastreader.models.fused import FusedAttention, FusedEnd, JoinedLinear, UpcastLinear
-from fastreader.models.temperature import TEMPERATURE
+from fastreader.models.config.windows import Chunk
+from fastreader.models.machine.devices import moved
+from fastreader.models.passes.packed_keys import AttentionParams, TreeKeys
+from fastreader.models.passes.query_temperature import TEMPERATURE
+from fastreader.models.rewriting.fused import FusedAttention, FusedEnd, JoinedLinear, UpcastLinear
+from fastreader.models.tree_model import TreeModel
 
 
 class Call(NamedTuple):

@@ -17,12 +17,12 @@ from torch import Tensor
 
 from fastreader.core.tree import PrefixTree
 from fastreader.errors import ModelFileError, UnsupportedModelError
-from fastreader.models.adapter import TreeModel
-from fastreader.models.attention_keys import Chunk
 from fastreader.models.check.own import Constants, Layers, run_own
 from fastreader.models.check.packed import Packed, run_packed, short_windows
 from fastreader.models.check.unit import activation_difference, attention_difference
-from fastreader.models.quantised import stood_in
+from fastreader.models.config.windows import Chunk
+from fastreader.models.rewriting.quantised import stood_in
+from fastreader.models.tree_model import TreeModel
 
 _LENGTH, _WINDOW = 24, 8
 _STREAM = 4 * 2.0**-24  # rounding of the residual stream, which a difference of two of its values shows

@@ -10,11 +10,11 @@ import torch
 from torch import nn
 
 from fastreader.core.tree import PrefixTree
-from fastreader.models.attention_keys import TreeKeys
 from fastreader.models.check.own import Constants
 from fastreader.models.check.packed import Call
-from fastreader.models.fused import FusedFeedForward
-from fastreader.models.upcast import Chunked
+from fastreader.models.passes.packed_keys import TreeKeys
+from fastreader.models.rewriting.fused import FusedFeedForward
+from fastreader.models.rewriting.upcast import Chunked
 from fastreader.ops.pointwise import gate
 
 _SPREAD = 3.0  # standard deviation of the scores before a soft cap

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import torch
 
+from fastreader.data.cache_folder import cache_dir
 from fastreader.data.files import write_json
 from fastreader.data.fingerprints import digest, file_digest, file_stamp
-from fastreader.models.adapter import TreeModel
-from fastreader.models.blocks import formats_of
-from fastreader.models.cache import cache_dir
 from fastreader.models.check.probe import Checked
+from fastreader.models.loading.gguf_weights import formats_of
+from fastreader.models.tree_model import TreeModel
 from fastreader.ops import extension
 
 

@@ -11,8 +11,8 @@ from fastreader.core.checked import checked
 from fastreader.core.checks import expect
 from fastreader.data.types import Passage
 from fastreader.errors import NumericsError
-from fastreader.moi.observations import FloatArray
-from fastreader.moi.reading import reading_prompts
+from fastreader.moi.quantities.observations import FloatArray
+from fastreader.scoring.reading import reading_prompts
 
 if TYPE_CHECKING:
     from fastreader.reader.prompts.template import Template

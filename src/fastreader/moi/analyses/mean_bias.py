@@ -10,8 +10,8 @@ import numpy as np
 
 from fastreader.core.checked import checked, checked_methods
 from fastreader.core.checks import expect, located
-from fastreader.moi.debias import debias
-from fastreader.moi.observations import FloatArray, Scored
+from fastreader.moi.quantities.observations import FloatArray, Scored
+from fastreader.moi.solve.debias import debias
 
 
 @checked_methods

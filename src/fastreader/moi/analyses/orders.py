@@ -11,9 +11,9 @@ import numpy as np
 from fastreader.core.checked import checked, checked_methods
 from fastreader.core.checks import check_choice, expect
 from fastreader.data.types import Example
-from fastreader.moi.observations import FloatArray
-from fastreader.moi.outcomes import MEASURES, Outcome, outcomes
-from fastreader.moi.probe import gold_of, moved
+from fastreader.moi.analyses.outcomes import MEASURES, Outcome, outcomes
+from fastreader.moi.calibration.probe import gold_of, moved
+from fastreader.moi.quantities.observations import FloatArray
 
 if TYPE_CHECKING:
     from fastreader.core.protocol import ScoringReader

@@ -24,7 +24,7 @@ from fastreader.moi.baselines.pairwise import PairwisePrompt, pairwise
 from fastreader.moi.baselines.paper import moi_paper
 from fastreader.moi.baselines.placed import placed, score_matched
 from fastreader.moi.baselines.saliency_plus import bayes_saliency_plus
-from fastreader.moi.probe import gold_of
+from fastreader.moi.calibration.probe import gold_of
 
 __all__ = [
     "METHODS",

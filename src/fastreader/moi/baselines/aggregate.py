@@ -8,7 +8,7 @@ import numpy as np
 
 from fastreader.core.checks import expect
 from fastreader.errors import FastreaderError
-from fastreader.moi.observations import FloatArray
+from fastreader.moi.quantities.observations import FloatArray
 
 
 def preferences(rankings: Sequence[Sequence[int]], n: int) -> FloatArray:

@@ -16,7 +16,7 @@ from fastreader.data.types import Passage
 from fastreader.moi.baselines.aggregate import borda, kemeny
 from fastreader.moi.baselines.listwise import ListwisePrompt, rank_lists, rank_scores
 from fastreader.moi.baselines.ordering import Ordering, by_score, check_passages
-from fastreader.statistics.answers import normalise
+from fastreader.statistics.measures.answers import normalise
 
 if TYPE_CHECKING:
     from fastreader.core.protocol import ReaderProtocol, ScoringReader
@@ -108,7 +108,7 @@ def self_consistency(
         template: texts of the prompt.
         max_new_tokens, stop, options: as for `Reader.generate`.
     """
-    from fastreader.moi.reading import reading_prompts
+    from fastreader.scoring.reading import reading_prompts
 
     orders = shuffles(check_passages(passages), count, seed)
     prompts = reading_prompts(reader, question, passages, orders, template)

@@ -10,8 +10,8 @@ from fastreader.core.checks import check_int, expect, given, random_generator
 from fastreader.data.types import Passage
 from fastreader.moi.baselines.ordering import Ordering, check_passages
 from fastreader.moi.baselines.placed import check_own, outside_bias
-from fastreader.moi.position_bias import PositionBias
-from fastreader.moi.probe import gold_of
+from fastreader.moi.calibration.probe import gold_of
+from fastreader.moi.quantities.position_bias import PositionBias
 
 
 @checked

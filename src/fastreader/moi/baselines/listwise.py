@@ -14,7 +14,7 @@ from fastreader.core.checks import check_int
 from fastreader.core.tree import TreeStats
 from fastreader.data.types import Passage
 from fastreader.moi.baselines.ordering import NOTHING_READ, Ordering, check_passages, show
-from fastreader.moi.observations import FloatArray
+from fastreader.moi.quantities.observations import FloatArray
 from fastreader.reader.prompts.texts import NO_FIELDS, PromptTexts
 
 if TYPE_CHECKING:

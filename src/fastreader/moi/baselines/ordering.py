@@ -13,8 +13,8 @@ from fastreader.core.checked import checked
 from fastreader.core.checks import expect
 from fastreader.core.tree import TreeStats
 from fastreader.data.types import Passage
-from fastreader.moi.observations import FloatArray
-from fastreader.moi.utilities import descending
+from fastreader.moi.quantities.observations import FloatArray
+from fastreader.moi.quantities.utilities import descending
 
 NOTHING_READ = TreeStats(0, 0, 0, 0)
 

@@ -13,7 +13,7 @@ from fastreader.core.checked import checked
 from fastreader.core.checks import check_choice
 from fastreader.data.types import Passage
 from fastreader.moi.baselines.ordering import Ordering, by_score, check_passages, show
-from fastreader.moi.observations import FloatArray
+from fastreader.moi.quantities.observations import FloatArray
 from fastreader.reader.prompts.texts import NO_FIELDS, PromptTexts
 
 if TYPE_CHECKING:

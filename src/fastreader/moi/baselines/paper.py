@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from fastreader.core.checked import checked
 from fastreader.data.types import Passage
 from fastreader.moi.baselines.ordering import Ordering, by_score, check_passages
-from fastreader.moi.observations import observe
+from fastreader.moi.quantities.observations import observe
 from fastreader.moi.solve.joint import solve
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ from fastreader.core.checked import checked
 from fastreader.core.checks import expect, given, require
 from fastreader.data.types import Passage
 from fastreader.moi.baselines.ordering import Ordering, check_passages
-from fastreader.moi.observations import FloatArray
-from fastreader.moi.position_bias import PositionBias, differing
-from fastreader.moi.utilities import matched
+from fastreader.moi.quantities.observations import FloatArray
+from fastreader.moi.quantities.position_bias import PositionBias, differing
+from fastreader.moi.quantities.utilities import matched
 
 
 @checked

@@ -11,7 +11,7 @@ import numpy as np
 from fastreader.core.checked import checked, checked_methods
 from fastreader.core.checks import expect
 from fastreader.moi.distill.lessons import Lesson
-from fastreader.moi.observations import FloatArray
+from fastreader.moi.quantities.observations import FloatArray
 from fastreader.reader.prompts.template import Template, as_template
 
 if TYPE_CHECKING:

@@ -15,7 +15,8 @@ from torch.utils.checkpoint import checkpoint
 
 from fastreader.core.tree import PrefixTree
 from fastreader.errors import UnsupportedModelError
-from fastreader.models.attention_keys import AttentionParams, Chunk
+from fastreader.models.config.windows import Chunk
+from fastreader.models.passes.packed_keys import AttentionParams
 from fastreader.ops.tree_attention.tiled import visible_among
 from fastreader.ops.tree_attention.tiles import cut_tiles
 

@@ -17,7 +17,7 @@ from fastreader.data.fingerprints import digest
 from fastreader.data.keyed import keyed
 from fastreader.data.result_log import iter_results
 from fastreader.moi.distill.settings import OBSERVATIONS
-from fastreader.moi.observations import FloatArray, IntArray, joint_logprobs
+from fastreader.moi.quantities.observations import FloatArray, IntArray, joint_logprobs
 from fastreader.reader.prompts.template import Template
 from fastreader.scoring.results import PermutationScores
 

@@ -18,11 +18,13 @@ from fastreader.core.checks import expect
 from fastreader.core.tree import PrefixTree, Tokens, TreeStats
 from fastreader.data.fingerprints import reader_name
 from fastreader.errors import ContextOverflowError, MissingExtraError
-from fastreader.models import load as loading
-from fastreader.models.architecture import context_length, lm_head, logit_scale_of, refuse, why_changed, why_unsupported
-from fastreader.models.attention import ATTENTION_NAME, KEYWORD, TreePass, layer_windows, register
-from fastreader.models.revision import revision
-from fastreader.models.rotary import rotary_regimes
+from fastreader.models.config.facts import context_length, lm_head, logit_scale_of
+from fastreader.models.config.rotary_regimes import rotary_regimes
+from fastreader.models.config.windows import layer_windows
+from fastreader.models.loading import load as loading
+from fastreader.models.loading.revision import revision
+from fastreader.models.passes.attention import ATTENTION_NAME, KEYWORD, TreePass, register
+from fastreader.models.supported import refuse, why_changed, why_unsupported
 from fastreader.moi.distill.agreement import check_agreement
 from fastreader.moi.distill.gradients import GradientKeys, logprobs
 from fastreader.moi.distill.lessons import Lesson

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from fastreader.moi.observations import FloatArray, IntArray
+from fastreader.moi.quantities.observations import FloatArray, IntArray
 
 _SEEN = 1e-10  # of the largest eigenvalue: a direction below it shows only rounding
 

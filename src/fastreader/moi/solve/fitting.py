@@ -8,7 +8,7 @@ from operator import itemgetter
 import numpy as np
 from scipy.special import chdtri
 
-from fastreader.moi.observations import FloatArray
+from fastreader.moi.quantities.observations import FloatArray
 from fastreader.moi.solve.likelihood import Pooled, design, fit, negative_log_likelihood
 
 _AS_LIKELY = 2.0  # nats: fits within this of the best count as equal to it

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fastreader.moi.observations import FloatArray
+from fastreader.moi.quantities.observations import FloatArray
 from fastreader.moi.solve.likelihood import Pooled, fit
 from fastreader.moi.solve.predict import predict
 

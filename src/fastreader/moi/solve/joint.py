@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 
 from fastreader.core.checks import MOST_STARTS, check_int, random_generator
-from fastreader.moi.designs import uncovered
-from fastreader.moi.observations import FloatArray, IntArray, Observations
+from fastreader.moi.quantities.designs import uncovered
+from fastreader.moi.quantities.observations import FloatArray, IntArray, Observations
+from fastreader.moi.quantities.utilities import Utilities, descending, tied
 from fastreader.moi.solve.likelihood import places_of
-from fastreader.moi.utilities import Utilities, descending, tied
 
 _AS_GOOD = 1e-6  # of the scores' variance: solutions whose mean squared residual differs by less fit equally well
 _EQUAL = 1e-4  # standard deviations of the scores: utilities nearer than this count as equal

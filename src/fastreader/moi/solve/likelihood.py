@@ -24,8 +24,8 @@ import numpy.typing as npt
 from scipy.linalg import helmert
 from scipy.special import gammaln
 
-from fastreader.moi.observations import FloatArray, IntArray, Observations
-from fastreader.moi.score_noise import Noise, covariance, whitener
+from fastreader.moi.quantities.observations import FloatArray, IntArray, Observations
+from fastreader.moi.quantities.score_noise import Noise, covariance, whitener
 
 _LARGEST = 30.0  # theta and b in units of the scores' and query likelihoods' spread
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from fastreader.moi.observations import FloatArray
-from fastreader.moi.score_noise import Noise, correlations, covariance, log_determinant
+from fastreader.moi.quantities.observations import FloatArray
+from fastreader.moi.quantities.score_noise import Noise, correlations, covariance, log_determinant
 from fastreader.moi.solve.likelihood import Pooled, fit, negative_log_likelihood
 
 _USUAL = np.array([np.log(4.0), 0.0, 0.0])  # of log nu and the logits of share and decay: what real readers showed

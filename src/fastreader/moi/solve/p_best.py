@@ -7,7 +7,7 @@ from functools import lru_cache
 import numpy as np
 from scipy.special import chdtri
 
-from fastreader.moi.observations import FloatArray
+from fastreader.moi.quantities.observations import FloatArray
 
 DRAWS = 1000  # posterior samples: the probability is accurate to about 0.01
 

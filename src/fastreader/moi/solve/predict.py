@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fastreader.moi.observations import FloatArray
-from fastreader.moi.score_noise import covariance
+from fastreader.moi.quantities.observations import FloatArray
+from fastreader.moi.quantities.score_noise import covariance
 from fastreader.moi.solve.likelihood import Pooled, contrasts
 
 

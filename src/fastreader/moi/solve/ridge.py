@@ -8,10 +8,10 @@ from functools import lru_cache
 import numpy as np
 
 from fastreader.core.checks import require
-from fastreader.moi.designs import uncovered
-from fastreader.moi.observations import FloatArray, IntArray
-from fastreader.moi.position_bias import PositionBias
-from fastreader.moi.score_noise import covariance, whitener
+from fastreader.moi.quantities.designs import uncovered
+from fastreader.moi.quantities.observations import FloatArray, IntArray
+from fastreader.moi.quantities.position_bias import PositionBias
+from fastreader.moi.quantities.score_noise import covariance, whitener
 from fastreader.moi.solve import cyclic
 from fastreader.moi.solve.likelihood import contrasts, places_of
 

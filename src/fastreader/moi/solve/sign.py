@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from scipy.special import stdtrit
 
-from fastreader.moi.observations import FloatArray
+from fastreader.moi.quantities.observations import FloatArray
 
 WRONG = 5e-4  # accepted chance of a wrong sign, one-sided, of each of the two pieces of evidence
 LEAST = 8  # number of questions below which neither decides

@@ -1,8 +1,9 @@
 """decoder_layer_in and decoder_layer_out: the work of a decoder layer before and after attention, on the CPU.
 
 They give the bits of `rms_norm`, `linear`, `rotary`, `linear_add` and `linear_gated` in turn, which
-`fastreader.models.fused` calls elsewhere. A block of rows goes through all of them in one thread, so that no thread
-waits for another between two products and values stay in its caches. With few rows the threads share the products.
+`fastreader.models.rewriting.fused` calls elsewhere. A block of rows goes through all of them in one thread, so that no
+thread waits for another between two products and values stay in its caches. With few rows the threads share the
+products.
 """
 
 from __future__ import annotations

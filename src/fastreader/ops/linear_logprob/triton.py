@@ -25,14 +25,7 @@ from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from fastreader.ops.linear_logprob.schema import LogprobStats
-from fastreader.ops.triton_support import (
-    ceil_div,
-    interpreting,
-    processors,
-    target_of,
-    triton_op,
-    with_near_tiles,
-)
+from fastreader.ops.triton_support import ceil_div, interpreting, processors, target_of, triton_op, with_near_tiles
 
 _LOG2_E = 1.0 / math.log(2.0)
 _LOWEST = -1.0e30  # first running maximum: unlike -inf, the difference of two of them is a number

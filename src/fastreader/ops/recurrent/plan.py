@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from fastreader.core.chains import Chains, IntArray, chains
+from fastreader.ops.recurrent.chains import Chains, IntArray, chains
 from fastreader.ops.recurrent.walks import Walks
 
 _WORKSPACE = 64 * 2**20  # bytes of a batch of chunks

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from fastreader.core.chains import IntArray, chains
+from fastreader.ops.recurrent.chains import IntArray, chains
 from fastreader.ops.upload import Upload
 
 COLUMNS = 5  # of the table of chains: first token, length, and the rows before, after and kept

@@ -11,7 +11,7 @@ import numpy as np
 from fastreader.core.protocol import ReaderProtocol
 from fastreader.eor.similarity import CrossEncoderNli, NliTexts, Pair, ReaderNli, Similarity
 from fastreader.reader.prompts.texts import NO_FIELDS, PromptTexts
-from fastreader.statistics.citations import citation_precision, citation_recall
+from fastreader.statistics.measures.citations import citation_precision, citation_recall
 from fastreader.study.measures.case import Case, Load, Measure
 from fastreader.study.measures.passages import shown
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fastreader.moi.baselines.ordering import show
-from fastreader.statistics.citations import citation_precision, citation_recall, cited, support
+from fastreader.statistics.measures.citations import citation_precision, citation_recall, cited, support
 from fastreader.study.measures.case import Case
 
 

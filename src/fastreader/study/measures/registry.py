@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from fastreader.core.checks import require
 from fastreader.eor.similarity.loading import check_names
-from fastreader.statistics.answers import rouge_l, short_answer_recall
+from fastreader.statistics.measures.answers import rouge_l, short_answer_recall
 from fastreader.study.measures import judges, passages
 from fastreader.study.measures.case import Case, Load, Measure, one_by_one
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from fastreader.core.checks import expect
 from fastreader.data import Example
-from fastreader.moi.arrange import Arranger, arrange
+from fastreader.passages.arrange import Arranger, arrange
 from fastreader.reader.programs.requests import Program
 from fastreader.reader.prompts.template import Template
 from fastreader.study.method import Answered, Batch, Family, NotApplicable, StudyMethod, check_options
@@ -18,7 +18,7 @@ _OPTIONS = ("bias", "max_new_tokens")
 
 @dataclass(frozen=True)
 class Arrange(StudyMethod):
-    """One greedy reading of the passages as `moi.arrange` places them, for any number of passages.
+    """One greedy reading of the passages as `fr.arrange` places them, for any number of passages.
 
     Attributes:
         template: the prompt's texts.

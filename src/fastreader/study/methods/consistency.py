@@ -42,7 +42,7 @@ class SelfConsistency(StudyMethod):
 
     def program(self, batch: Batch, example: Example) -> Program[Answered]:
         """Return the program for one question; see `StudyMethod.program`."""
-        from fastreader.moi.reading import reading_prompts
+        from fastreader.scoring.reading import reading_prompts
 
         if not example.passages:
             raise NotApplicable("self-consistency: the question has no passages")

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 from fastreader.core.checks import expect
 from fastreader.core.tree import TreeStats
 from fastreader.data import Example
-from fastreader.moi.marginal import STOP, distinct, marginal
-from fastreader.moi.reading import reading_prompts
 from fastreader.permutations import Design, resolve
 from fastreader.reader.programs.requests import Program, write
 from fastreader.reader.prompts.template import Template
 from fastreader.scoring.api import score_permutations
+from fastreader.scoring.marginal_answer import STOP, distinct, marginal
+from fastreader.scoring.reading import reading_prompts
 from fastreader.study.cached_reader import scoring
 from fastreader.study.method import Answered, Batch, Family, NotApplicable, StudyMethod, check_options
 from fastreader.study.methods.reading import template_of

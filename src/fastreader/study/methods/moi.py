@@ -11,17 +11,17 @@ from fastreader.core.checks import check_choice, check_keys, expect, located
 from fastreader.core.tree import TreeStats
 from fastreader.data import Example
 from fastreader.errors import InputError
-from fastreader.moi.answer import MoiAnswer
 from fastreader.moi.baselines import METHODS, Method
-from fastreader.moi.planning import Stopping
-from fastreader.moi.position_bias import PositionBias
-from fastreader.moi.ranked import Ranked
-from fastreader.moi.reading import POLICIES, Reading, fit_reading, reading_pieces, truncation_note
-from fastreader.moi.rerank import rerank
-from fastreader.moi.shipped import find
-from fastreader.moi.utilities import ORDERS
+from fastreader.moi.calibration.store import find
+from fastreader.moi.quantities.position_bias import PositionBias
+from fastreader.moi.quantities.utilities import ORDERS
+from fastreader.moi.reorder.answer import MoiAnswer
+from fastreader.moi.reorder.planning import Stopping
+from fastreader.moi.reorder.ranked import Ranked
+from fastreader.moi.reorder.rerank import rerank
 from fastreader.reader.programs.requests import Program, write_one
 from fastreader.reader.prompts.template import Template
+from fastreader.scoring.reading import POLICIES, Reading, fit_reading, reading_pieces, truncation_note
 from fastreader.study.cached_reader import scoring
 from fastreader.study.method import Answered, Batch, Family, NotApplicable, StudyMethod, check_options
 from fastreader.study.methods.reading import STOP, read, template_of

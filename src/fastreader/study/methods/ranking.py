@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fastreader.data import Example
-from fastreader.moi.ranking import Reranked, rerank
+from fastreader.passages.ranking import Reranked, rerank
 from fastreader.reader.programs.requests import Program
 from fastreader.reader.prompts.template import Template
 from fastreader.study.cached_reader import scoring

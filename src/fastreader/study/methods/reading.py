@@ -43,7 +43,7 @@ def read(
     batch: Batch, example: Example, order: Sequence[int], template: Template, max_new_tokens: int
 ) -> Program[Generation]:
     """Generate the answer after the passages in `order`, with the prompt of MoI's last reading; use `yield from`."""
-    from fastreader.moi.reading import reading_prompts
+    from fastreader.scoring.reading import reading_prompts
 
     reader = batch.reader.tree_reader()
     prompt = reading_prompts(reader, example.question, example.passages, [order], template)[0]

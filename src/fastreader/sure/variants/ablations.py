@@ -9,7 +9,7 @@ from functools import partial
 from fastreader.core.protocol import TextOrTokens
 from fastreader.data import Passage
 from fastreader.reader.programs.requests import Program, score, write
-from fastreader.statistics.answers import exact_match, f1
+from fastreader.statistics.measures.answers import exact_match, f1
 from fastreader.sure.program import propose, summarise, sure
 from fastreader.sure.replies import DONE, parse_candidates, short_answer, whole_words, without_done
 from fastreader.sure.task import Task

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from fastreader.core.protocol import TextOrTokens
 from fastreader.reader.programs.requests import Program, score
-from fastreader.statistics.answers import normalise
+from fastreader.statistics.measures.answers import normalise
 from fastreader.sure.replies import short_answer
 from fastreader.sure.task import Task
 from fastreader.sure.types import Result

@@ -10,7 +10,7 @@ import numpy as np
 from fastreader.core.protocol import TextOrTokens
 from fastreader.data import Passage
 from fastreader.reader.programs.requests import Program, score, write, write_one
-from fastreader.statistics.answers import normalise
+from fastreader.statistics.measures.answers import normalise
 from fastreader.sure.program import choose
 from fastreader.sure.replies import short_answer
 from fastreader.sure.task import Task

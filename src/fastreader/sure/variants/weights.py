@@ -12,7 +12,7 @@ import numpy.typing as npt
 from fastreader.core.checks import expect
 from fastreader.data import Passage
 from fastreader.errors import MissingExtraError
-from fastreader.models.encoders import Encoder, load_encoder
+from fastreader.models.loading.sentence_encoders import Encoder, load_encoder
 from fastreader.sure.settings import Settings
 from fastreader.sure.task import Task
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from fastreader.errors import MissingExtraError
 from fastreader.integrations.common import NOTE, named_reader
-from fastreader.moi.ranking import rerank
+from fastreader.passages.ranking import rerank
 
 try:
     from haystack import Document, component, default_from_dict, default_to_dict

@@ -1,0 +1,1 @@
+"""What a model configuration says: windows, rotary regimes, indexed layers, heads."""

@@ -1,0 +1,67 @@
+"""Which keys each layer sees by its configuration: all, a sliding window, or a chunk."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+
+from fastreader.errors import UnsupportedModelError
+from fastreader.models.config import indexed_layers
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """A layer in which a token sees the keys of its own chunk of positions, as in Llama 4.
+
+    Attributes:
+        tokens: length of a chunk.
+    """
+
+    tokens: int
+
+
+# What a layer sees: its last tokens, a chunk, or everything.
+Window = int | Chunk | None
+
+# Kinds of layers beside attention: those with a recurrent state or a short convolution, and a feed-forward alone.
+_RECURRENT, _ALONE = ("linear_attention", "conv"), ("mlp", "moe")
+
+
+def layers_without_attention(config: Any) -> frozenset[int]:
+    """Return the layers of a text model's config that have a recurrence or a feed-forward instead of attention."""
+    kinds = getattr(config, "layer_types", None) or ()
+    return frozenset(layer for layer, kind in enumerate(kinds) if kind in _RECURRENT + _ALONE)
+
+
+def layer_windows(config: Any, model_name: str, recurrent: Collection[int] = ()) -> list[Window]:
+    """Return each layer's attention window from a text model's config; None is full attention, or no attention.
+
+    Args:
+        config: a text model's config.
+        model_name: for messages.
+        recurrent: layers whose recurrence the packed pass computes.
+
+    Raises:
+        UnsupportedModelError: if a layer is neither full, sliding nor chunked attention, and not in `recurrent`.
+    """
+    count = int(getattr(config, "num_layers_per_stack", None) or config.num_hidden_layers)
+    window = getattr(config, "sliding_window", None)
+    kinds = getattr(config, "layer_types", None)
+    if kinds is None:
+        return [window] * count
+    of_kind: dict[str, Window] = {"full_attention": None, "sliding_attention": window}
+    if indexed_layers.covered(config) is not None:
+        of_kind |= dict.fromkeys(indexed_layers.KINDS)
+    if (chunk := getattr(config, "attention_chunk_size", None)) is not None:
+        of_kind["chunked_attention"] = Chunk(int(chunk))
+    if recurrent:
+        of_kind |= dict.fromkeys(_ALONE)
+    for layer, kind in enumerate(kinds[:count]):
+        known = layer in recurrent and kind in (*_RECURRENT, "hybrid")
+        if kind not in of_kind and not known:
+            raise UnsupportedModelError(
+                f"{model_name}: layer {layer} is {kind!r}; the packed pass computes full_attention, "
+                "sliding_attention and, with an attention_chunk_size, chunked_attention only"
+            )
+    return [of_kind.get(kind) for kind in kinds[:count]]

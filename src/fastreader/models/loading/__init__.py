@@ -1,0 +1,1 @@
+"""Find a model, choose its classes, and read its weights."""

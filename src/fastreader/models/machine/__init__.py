@@ -1,0 +1,1 @@
+"""The machine: devices, memory, and which products run at which rate."""

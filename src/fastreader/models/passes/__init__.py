@@ -1,0 +1,1 @@
+"""One forward pass: keys and values, attention, tables, CUDA graphs and the LM head."""

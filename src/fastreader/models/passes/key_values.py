@@ -1,0 +1,139 @@
+"""KeyValues: keys and values of tokens already computed; Reuse: which tokens of a tree they cover."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fastreader.core.tree import IntArray, TreeStats
+from fastreader.models.passes.recurrent_states import RecurrentStates
+
+
+@dataclass
+class KeyValues:
+    """Keys (rotated) and values of the T tokens of a packed tree, in the type they are multiplied in.
+
+    Attributes:
+        keys: for each layer [T, Hk, D].
+        values: for each layer [T, Hk, Dv].
+        states: of recurrent layers after some of the tokens; None for a model without such layers.
+        tokens: T, for a model without attention.
+    """
+
+    keys: list[Tensor] = field(default_factory=list)
+    values: list[Tensor] = field(default_factory=list)
+    states: RecurrentStates | None = None
+    tokens: int = 0
+
+    def add_layer(self, layer: int, key: Tensor, value: Tensor) -> None:
+        """Store one layer; layers come in order."""
+        assert layer == len(self.keys)
+        self.keys.append(key.contiguous())
+        self.values.append(value.contiguous())
+
+    def __len__(self) -> int:
+        """Return the number of tokens."""
+        return len(self.keys[0]) if self.keys else self.tokens
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the tensors."""
+        states = [] if self.states is None else self.states.tensors.values()
+        return next(iter((*self.keys, *states))).device
+
+    def select(self, rows: IntArray) -> None:
+        """Drop all tokens but these, int64 [R]; layer by layer, so at most one layer is held twice."""
+        if len(rows) == len(self):
+            return
+        self.tokens = len(rows)
+        for tensors in (self.keys, self.values):
+            for layer, old in enumerate(tensors):
+                tensors[layer] = old[torch.from_numpy(rows).to(old.device)]
+
+    def extend(self, other: KeyValues) -> None:
+        """Append the tokens of `other`, which has as many layers and is empty afterwards; its states are not moved."""
+        self.tokens += other.tokens
+        for tensors, others in ((self.keys, other.keys), (self.values, other.values)):
+            for layer, new in enumerate(others):
+                tensors[layer] = torch.cat([tensors[layer], new])
+                others[layer] = new.new_empty(0)
+            others.clear()
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of keys and values, in bytes."""
+        return sum(t.numel() * t.element_size() for t in (*self.keys, *self.values))
+
+
+@dataclass(frozen=True, eq=False)
+class CachedTokens:
+    """Tokens of a tree that are cached in one `KeyValues`.
+
+    Attributes:
+        indices: int64 [P], their packed indices.
+        rows: int64 [P], their rows in `key_values`.
+        key_values: the cache.
+    """
+
+    indices: IntArray
+    rows: IntArray
+    key_values: KeyValues
+
+
+@dataclass(frozen=True, eq=False)
+class Reuse:
+    """The tokens of a tree that a pass computes, and those it takes from caches.
+
+    Attributes:
+        computed: int64 [C], packed indices that are computed, ascending.
+        cached: the other tokens, each in one of these.
+        states: of recurrent layers after the cached tokens that computed ones follow; None without such layers.
+    """
+
+    computed: IntArray
+    cached: Sequence[CachedTokens]
+    states: RecurrentStates | None = None
+
+    @property
+    def num_cached(self) -> int:
+        """Number of tokens that need not be computed."""
+        return sum(len(part.indices) for part in self.cached)
+
+    def join(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Return keys and values of the whole tree [T, Hk, ...] from those of the computed tokens [C, Hk, ...]."""
+        device = key.device
+        computed, total = torch.from_numpy(self.computed).to(device), len(self.computed) + self.num_cached
+        keys, values = (new.new_empty(total, *new.shape[1:]) for new in (key, value))
+        keys[computed], values[computed] = key, value
+        for part in self.cached:
+            indices, rows = (torch.from_numpy(a).to(device) for a in (part.indices, part.rows))
+            keys[indices] = part.key_values.keys[layer][rows]
+            values[indices] = part.key_values.values[layer][rows]
+        return keys, values
+
+    def state_rows(self, indices: IntArray) -> IntArray:
+        """Return the rows of packed indices (of computed tokens) among the states of the pass."""
+        return np.searchsorted(self.computed, indices)
+
+    def local_parents(self, parent: IntArray) -> IntArray:
+        """Return the parents of the computed tokens among these, int64 [C]; -2 - r for row r of `states`, -1 for none.
+
+        Args:
+            parent: int64 [T], of the whole tree.
+        """
+        place = np.full(len(parent), -1, dtype=np.int64)
+        place[self.computed] = np.arange(len(self.computed))
+        if self.states is not None:
+            place[self.states.tokens] = -2 - np.arange(len(self.states.tokens))
+        above = parent[self.computed]
+        local = np.where(above >= 0, place[above], -1)
+        assert (local[above >= 0] != -1).all(), "a computed token follows a cached one without a state"
+        return local
+
+    def stats(self, stats: TreeStats) -> TreeStats:
+        """Return a tree's counts with the cached tokens moved from computed to cached."""
+        return replace(stats, computed_tokens=len(self.computed), cached_tokens=self.num_cached)

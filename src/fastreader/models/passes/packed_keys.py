@@ -1,0 +1,194 @@
+"""The keys that new tokens of a pass attend to: a protocol, and the keys of a packed tree."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from fastreader.core.tree import IntArray, PrefixTree
+from fastreader.models.config.windows import Chunk, Window
+from fastreader.models.passes.key_values import KeyValues, Reuse
+from fastreader.models.passes.pass_tables import PassTables
+from fastreader.models.passes.recurrent_states import PathStates, RecurrentStates
+from fastreader.ops.tree_attention import AttentionPlan, tree_attention
+from fastreader.ops.upload import Uploaded
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionParams:
+    """Parameters of a layer's attention scores.
+
+    Attributes:
+        scale: factor on the products of queries and keys.
+        window: of the layer, in tokens or a chunk; None for full attention.
+        softcap: bound on the scores, or None.
+        input_precision: how float32 operands are multiplied, see `tree_attention`.
+        sinks, slopes: [Hq], see `tree_attention`, or None.
+    """
+
+    scale: float
+    window: Window
+    softcap: float | None
+    input_precision: str | None
+    sinks: Tensor | None = None
+    slopes: Tensor | None = None
+
+
+class AttentionKeys(Protocol):
+    """The keys and values that the new tokens of one pass attend to."""
+
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, params: AttentionParams) -> Tensor:
+        """Compute attention of one layer.
+
+        Args:
+            layer: its index.
+            query: [N, Hq, D], of the new tokens, rotated.
+            key, value: [N, Hk, D] and [N, Hk, Dv], of the new tokens.
+            params: of the attention scores.
+
+        Returns:
+            [N, Hq, Dv]
+        """
+        ...
+
+
+class RecurrentKeys(AttentionKeys, Protocol):
+    """Keys and values of a pass, and the states that recurrent layers start from."""
+
+    @property
+    def states(self) -> PathStates:
+        """The recurrences of the pass."""
+        ...
+
+
+class PackedKeys:
+    """Keys packed as a forest, with the plan of one set of queries.
+
+    Args:
+        subtree_end: int32 [Tk], as in `PrefixTree`.
+        query_node: int64 [Tq], the node of each query; None if query i is node i.
+        query_positions, key_positions: int32 [Tq] and [Tk], depths, for layers with a window or slopes.
+        device: of the model.
+        impl: implementation of `tree_attention`, "auto" or by name.
+        tables: what goes to the device with the tables of the same pass; None for a copy of their own.
+    """
+
+    def __init__(
+        self,
+        subtree_end: npt.NDArray[np.int32],
+        query_node: IntArray | None,
+        query_positions: npt.NDArray[np.int32],
+        key_positions: npt.NDArray[np.int32],
+        device: torch.device,
+        impl: str = "auto",
+        tables: PassTables | None = None,
+    ) -> None:
+        self.plan = AttentionPlan(subtree_end, query_node, query_positions, key_positions)
+        self.impl = impl
+        self._tables = tables or PassTables(device)
+        nodes = self._tables.add_schedules(self.plan) if self._tables.scheduled else query_node
+        self._arrays: list[Uploaded | None] = []
+        for array in (subtree_end, nodes, query_positions, key_positions):
+            self._arrays.append(None if array is None else self._tables.upload.add(array))
+        self._arrived: dict[torch.device, list[Tensor | None]] = {}  # layers may lie on several devices
+
+    def _on(self, device: torch.device) -> list[Tensor | None]:
+        """Return the tables on the device of a layer, once they have arrived there."""
+        self._arrived[device] = []
+        for each in self._arrays:
+            self._arrived[device].append(None if each is None else each.get().to(device))
+        return self._arrived[device]
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, params: AttentionParams, return_lse: bool) -> Any:
+        """Return the output of `tree_attention`, with its log-sum-exps if `return_lse`."""
+        chunk = params.window.tokens if isinstance(params.window, Chunk) else None
+        window = None if isinstance(params.window, Chunk) else params.window
+        tables = self._arrived.get(query.device) or self._on(query.device)
+        subtree_end, nodes, query_positions, key_positions = tables
+        if self._tables.scheduled:
+            self._tables.note(
+                *(query, value, chunk or window),
+                chunked=chunk is not None,
+                terms=params.sinks is not None or params.slopes is not None,
+                capped=params.softcap is not None,
+                split=params.input_precision is not None,
+            )
+        assert subtree_end is not None
+        return tree_attention(
+            query,
+            key,
+            value,
+            subtree_end,
+            query_node=nodes,
+            query_positions=query_positions,
+            key_positions=key_positions,
+            scale=params.scale,
+            window=window,
+            chunk=chunk,
+            softcap=params.softcap,
+            sinks=params.sinks,
+            slopes=params.slopes,
+            input_precision=params.input_precision,
+            return_lse=return_lse,
+            plan=self.plan,
+            impl=self.impl,
+        )
+
+
+class TreeKeys:
+    """Keys of a packed tree; its new tokens attend to each other and to cached ones.
+
+    Args:
+        tree: the tree.
+        device: of the model.
+        reuse: tokens whose keys and values are cached; None if all tokens are new.
+        key_values: filled with every layer's keys and values of the whole tree; None to keep none.
+        impl: implementation of the op, "auto" or by name.
+        rows: int64 [A], the new tokens that have queries; None for all.
+        tables: as for `PackedKeys`.
+    """
+
+    def __init__(
+        self,
+        tree: PrefixTree,
+        device: torch.device,
+        reuse: Reuse | None = None,
+        key_values: KeyValues | None = None,
+        impl: str = "auto",
+        rows: IntArray | None = None,
+        tables: PassTables | None = None,
+    ) -> None:
+        places = None if reuse is None else reuse.computed
+        if rows is not None:
+            places = rows if places is None else places[rows]
+        query_positions = tree.positions if places is None else tree.positions[places]
+        self._keys = PackedKeys(tree.subtree_end, places, query_positions, tree.positions, device, impl, tables)
+        self._tree, self._device = tree, device
+        self._reuse = reuse
+        self._key_values = key_values
+
+    @cached_property
+    def states(self) -> PathStates:
+        """The recurrences of the pass, see `RecurrentKeys.states`."""
+        parent = self._tree.parent.astype(np.int64)
+        kept = None if self._key_values is None else self._key_values.states
+        if self._reuse is None:
+            return PathStates(parent, self._device, kept=kept)
+        if kept is not None:
+            kept = RecurrentStates(self._reuse.state_rows(kept.tokens), kept.tensors)
+        return PathStates(self._reuse.local_parents(parent), self._device, self._reuse.states, kept)
+
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, params: AttentionParams) -> Tensor:
+        """Compute attention of one layer, see `AttentionKeys.attend`."""
+        if self._reuse is not None:
+            key, value = self._reuse.join(layer, key, value)
+        if self._key_values is not None:
+            self._key_values.add_layer(layer, key, value)
+        out: Tensor = self._keys.attend(query, key, value, params, return_lse=False)
+        return out

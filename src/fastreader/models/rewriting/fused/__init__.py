@@ -1,0 +1,31 @@
+"""A fused forward for what most decoder families share, used only where it gives transformers' numbers."""
+
+from fastreader.models.rewriting.fused.attention import FusedAttention
+from fastreader.models.rewriting.fused.layer import FusedEnd, FusedLayer
+from fastreader.models.rewriting.fused.match import covers, describe, fuse, trial_starts
+from fastreader.models.rewriting.fused.mixed import MixedLayer
+from fastreader.models.rewriting.fused.parts import (
+    FusedFeedForward,
+    FusedGatedNorm,
+    FusedNorm,
+    JoinedLinear,
+    UpcastLinear,
+)
+from fastreader.models.rewriting.fused.step import FusedStep
+
+__all__ = [
+    "FusedAttention",
+    "FusedEnd",
+    "FusedFeedForward",
+    "FusedGatedNorm",
+    "FusedLayer",
+    "FusedNorm",
+    "FusedStep",
+    "JoinedLinear",
+    "MixedLayer",
+    "UpcastLinear",
+    "covers",
+    "describe",
+    "fuse",
+    "trial_starts",
+]

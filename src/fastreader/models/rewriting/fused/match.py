@@ -1,0 +1,334 @@
+"""Matching a model's modules to fused counterparts, which replace them only if they give the same numbers.
+
+transformers' code stays the definition. After a model has been upcast (`models.upcast`), each norm, feed-forward and
+attention with familiar parts gets a fused counterpart (`ops.pointwise`, joined projections). Both run on the same
+inputs, and the counterpart replaces the module only if they agree to rounding: also on large values, which some
+families clip, and at the last positions, where some scale their queries. So a family that computes something else keeps
+its own code, and nothing depends on a list of class names.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fastreader.errors import InputError
+from fastreader.models.config.facts import context_length
+from fastreader.models.config.rotary_regimes import rotary_regimes
+from fastreader.models.machine.devices import replace
+from fastreader.models.passes.attention import KEYWORD, TreePass
+from fastreader.models.passes.pass_argument import held
+from fastreader.models.rewriting.experts import ParallelExperts, SortedExperts
+from fastreader.models.rewriting.fused.attention import FusedAttention
+from fastreader.models.rewriting.fused.layer import NORM_SCHEMES, FusedEnd, FusedLayer
+from fastreader.models.rewriting.fused.mixed import PROJECTIONS, MixedLayer
+from fastreader.models.rewriting.fused.parts import (
+    FusedFeedForward,
+    FusedGatedNorm,
+    FusedNorm,
+    JoinedLinear,
+    UpcastLinear,
+    can_split,
+    split_heads,
+)
+from fastreader.models.rewriting.fused.trace import (
+    TOKENS,
+    AttentionCall,
+    LayerCall,
+    Windows,
+    trace_attention,
+    trace_layers,
+    trace_scaled_attention,
+)
+from fastreader.models.rewriting.recurrent import has_mixers
+from fastreader.ops.pointwise import ACTIVATIONS
+
+# Largest difference, relative to the largest value.
+_TOLERANCE = 1e-5  # float32 sums in another order
+_SOFTMAX_TOLERANCE = 1e-3  # after a softmax, which raises the difference
+_BF16_TOLERANCE = 0.02  # after operands were rounded to bfloat16, where a last bit may differ
+_LARGE = 1024.0  # times a usual input: beyond the bounds of families that clip
+
+
+@torch.no_grad()
+def fuse(model: Any, layers: dict[str, nn.Linear], windows: Windows, precision: str, own: bool = False) -> None:
+    """Replace modules that have an equal counterpart in place.
+
+    Args:
+        model: an upcast transformers model whose activations are float32.
+        layers: its linear layers before upcasting, by name in ``model.base_model``.
+        windows: each layer's attention window, as `layer_windows` returns it.
+        precision: of the products.
+        own: as for `JoinedLinear`.
+    """
+    tried = trial_starts(model)
+    with ExitStack() as stack:  # rounded products would hide one activation behind another
+        for module in list(model.base_model.modules()):
+            if isinstance(module, UpcastLinear):
+                stack.enter_context(module.exact())
+        _fuse_parts(model, layers, windows, (precision, own), tried, stack)
+    _fuse_layers(model, windows, precision, tried)
+
+
+def _fuse_parts(
+    model: Any,
+    layers: dict[str, nn.Linear],
+    windows: Windows,
+    joining: tuple[str, bool],
+    starts: list[int],
+    stack: ExitStack,
+) -> None:
+    """Replace norms, feed-forwards and attention; until `stack` closes, all multiply exactly."""
+    base = model.base_model
+    for name, module in list(base.named_modules()):
+        if (norm := _norm(module) or _gated_norm(module)) is not None:
+            replace(base, name, norm)
+    for name, module in list(base.named_modules()):
+        if (feed_forward := _feed_forward(name, module, layers, joining, stack)) is not None:
+            replace(base, name, feed_forward)
+    near, *far = [trace_attention(model, windows, "exact", start) for start in starts]
+    for name, call in near.items():
+        module = base.get_submodule(name)
+        calls = [call, *(other[name] for other in far), trace_scaled_attention(module, call, _LARGE)]
+        if (attention := _attention(name, module, calls, layers, joining, stack)) is not None:
+            replace(base, name, attention)
+
+
+def describe(model: Any) -> str:
+    """Return how much of an upcast model runs fused, in words."""
+    kinds: dict[str, Any] = {"layer": FusedLayer, "layer around its mixer": MixedLayer, "attention": FusedAttention}
+    kinds |= {"feed-forward": FusedFeedForward, "norm": (FusedNorm, FusedGatedNorm)}
+    modules = list(model.base_model.modules())
+    counts = {name: sum(isinstance(m, kind) for m in modules) for name, kind in kinds.items()}
+    counts["mixture of experts"] = sum(isinstance(m, (SortedExperts, ParallelExperts)) for m in modules)
+    parts = [f"{count} {name}" for name, count in counts.items() if count]
+    return f"fused ({', '.join(parts)})" if parts else "upcast"
+
+
+def covers(model: Any) -> bool:
+    """Return whether every decoder layer of an upcast model runs fused."""
+    count = sum(isinstance(m, FusedLayer) for m in model.base_model.modules())
+    return count == int(model.config.get_text_config().num_hidden_layers)
+
+
+def _norm(module: nn.Module) -> FusedNorm | None:
+    found = _norm_weight(module, "RMSNorm")
+    if found is None:
+        return None
+    weight, epsilon = found
+    rows = _random(TOKENS, len(weight), weight)
+    for own in (weight, weight + 1):  # Gemma stores its weight's difference from one
+        fused = FusedNorm(own, epsilon)
+        if all(_close(fused(rows * scale), module(rows * scale)) for scale in (1.0, 1e-3, _LARGE)):
+            return fused
+    return None
+
+
+def _gated_norm(module: nn.Module) -> FusedGatedNorm | None:
+    found = _norm_weight(module, "RMSNormGated")
+    if found is None or list(inspect.signature(module.forward).parameters) != ["hidden_states", "gate"]:
+        return None
+    weight, epsilon = found
+    rows, gates = _random(2 * TOKENS, len(weight), weight).chunk(2)
+    for gated_first in (False, True):
+        fused = FusedGatedNorm(weight, epsilon, gated_first)
+        tried = [(rows * scale, gates * by) for scale in (1.0, 1e-3, _LARGE) for by in (1.0, 8.0)]
+        if all(_close(fused(*each), module(*each)) for each in tried):
+            return fused
+    return None
+
+
+def _norm_weight(module: nn.Module, kind: str) -> tuple[Tensor, float] | None:
+    """Return weight and epsilon of a norm of one weight whose class's name ends so."""
+    parameters = dict(module.named_parameters())
+    epsilon = getattr(module, "variance_epsilon", getattr(module, "eps", None))
+    if not type(module).__name__.endswith(kind) or list(parameters) != ["weight"] or epsilon is None:
+        return None
+    weight = parameters["weight"].detach()
+    return (weight, float(epsilon)) if weight.dim() == 1 else None
+
+
+def _feed_forward(
+    name: str, module: nn.Module, layers: dict[str, nn.Linear], joining: tuple[str, bool], stack: ExitStack
+) -> FusedFeedForward | None:
+    children = dict(module.named_children())
+    names = ["gate_up_proj"] if "gate_up_proj" in children else ["gate_proj", "up_proj"]
+    inner = [layer for child in names if (layer := layers.get(f"{name}.{child}")) is not None]
+    down = children.get("down_proj")
+    adapted = any(isinstance(child, nn.ModuleList) for child in children.values())  # Zamba2's has one a layer
+    if len(inner) < len(names) or not isinstance(down, UpcastLinear) or adapted:
+        return None
+    usual = _random(TOKENS, inner[0].in_features, inner[0].weight)[None]
+    expected = [(rows, module(rows)) for rows in (usual, usual * _LARGE)]
+    joined = JoinedLinear(inner, *joining)
+    stack.enter_context(joined.exact())
+    for activation in ACTIVATIONS:
+        fused = FusedFeedForward(joined, down, activation)
+        if all(_close(fused(rows), output) for rows, output in expected):
+            return fused
+    return None
+
+
+def _attention(
+    name: str,
+    module: nn.Module,
+    calls: list[AttentionCall],
+    layers: dict[str, nn.Linear],
+    joining: tuple[str, bool],
+    stack: ExitStack,
+) -> FusedAttention | None:
+    children = dict(module.named_children())
+    names = ["qkv_proj"] if "qkv_proj" in children else ["q_proj", "k_proj", "v_proj"]
+    inner = [layer for child in names if (layer := layers.get(f"{name}.{child}")) is not None]
+    out = children.get("o_proj")
+    known = {*names, "o_proj", "q_norm", "k_norm"}
+    if len(inner) < len(names) or not isinstance(out, UpcastLinear) or not set(children) <= known:
+        return None
+    first = calls[0]
+    heads, key_heads, size = first.query.shape[1], first.key.shape[1], first.query.shape[3]
+    extra = sum(i.out_features for i in inner) - (heads + 2 * key_heads) * size
+    gate = None
+    if extra == heads * size and len(inner) == 3 and can_split(inner[0], joining[0]):
+        inner[0], gates = split_heads(inner[0], heads)
+        gate = UpcastLinear(gates, joining[0])
+        stack.enter_context(gate.exact())
+    elif extra:
+        return None
+    if first.value.shape != first.key.shape:
+        return None
+    norms = "none"
+    if "q_norm" in children:
+        weight = next(children["q_norm"].parameters(), None)
+        if weight is None:  # NanoChat's have no weights
+            return None
+        norms = "head" if len(weight) == size else "flat"
+    joined = JoinedLinear(inner, *joining)
+    fused = FusedAttention(module, joined, out, (heads, key_heads, size), norms, gate)
+    fused.constants = first.constants
+    stack.enter_context(joined.exact())
+    for rotates in (True, False):
+        fused.rotates = rotates
+        if all(_projects_alike(fused, call) for call in calls):
+            break
+    else:
+        return None
+    state: TreePass = first.arguments[KEYWORD]
+    state.calls.clear()
+    output, _ = fused(**first.arguments)
+    return fused if _close(output, first.output, _SOFTMAX_TOLERANCE) else None
+
+
+def _projects_alike(fused: FusedAttention, call: AttentionCall) -> bool:
+    """Return whether attention gets the same inputs. Outputs on large values are not compared: softmax is a step."""
+    angles = call.arguments.get("position_embeddings")
+    if fused.rotates and not (angles is None or isinstance(angles, tuple)):  # Llama 4's are complex numbers
+        return False
+    try:
+        projected = fused.project(call.arguments["hidden_states"][0], angles, bf16=False)
+    except InputError:  # angles wider than a head: another rotary scheme
+        return False
+    expected = (call.query, call.key, call.value)
+    return call.constants == fused.constants and all(
+        _close(got.transpose(0, 1)[None], want) for got, want in zip(projected, expected, strict=True)
+    )
+
+
+def _fuse_layers(model: Any, windows: Windows, precision: str, starts: list[int]) -> None:
+    """Replace whole layers. They change their input, so the model runs again; undo if the final states differ."""
+    base = model.base_model
+    mixed = has_mixers(model)
+    traces = [trace_layers(model, windows, precision, start) for start in starts]
+    replaced = {}
+    for name in traces[0][0]:
+        module = base.get_submodule(name)
+        if (layer := _layer(module, [calls[name] for calls, _ in traces], precision, mixed)) is not None:
+            replaced[name] = module
+            replace(base, name, layer)
+    tolerance = _BF16_TOLERANCE if precision == "fast" else _SOFTMAX_TOLERANCE
+    for start, (_, before) in zip(starts, traces, strict=True):
+        if replaced and not _close(trace_layers(model, windows, precision, start)[1], before, tolerance):
+            for name, module in replaced.items():
+                base.set_submodule(name, module)
+            return
+
+
+def _layer(module: nn.Module, calls: list[LayerCall], precision: str, mixed: bool) -> FusedEnd | None:
+    candidates = list(_candidates(module, mixed))
+    if not candidates:
+        return None
+    large = LayerCall(calls[0].input * _LARGE, calls[0].arguments, calls[0].output, calls[0].state)
+    large.output = _output(module, large)
+    # Far from the usual input, the differences looked for are larger than one bit of a rounded operand.
+    tolerance = _BF16_TOLERANCE if precision == "fast" else _SOFTMAX_TOLERANCE
+    first, *others = [*calls, large]
+    for fused in candidates:
+        if not all(_close(_output(fused, call), call.output, tolerance) for call in (first, *others)):
+            continue
+        rounds = precision in ("fast", "high")  # a last bit of a sum may move a term by one of bfloat16's
+        if _same_unrounded(module, fused, first) if rounds else _close(_output(fused, first), first.output):
+            return fused
+    return None
+
+
+def _candidates(module: nn.Module, mixed: bool) -> Iterator[FusedEnd]:
+    """Yield what a layer may be; only in models with recurrences (`mixed`) mixers of transformers' own code count."""
+    if not isinstance(module.mlp, FusedFeedForward):
+        return
+    children = {name for name, child in module.named_children() if not isinstance(child, nn.Dropout)}
+    factor = float(getattr(module, "residual_multiplier", 1.0))
+    for names in NORM_SCHEMES:
+        norms = set(filter(None, names))
+        rest = children - norms - {"mlp"}
+        if len(rest) != 1 or not norms <= children:
+            continue
+        (name,) = rest
+        mixer = getattr(module, name)
+        if name == "self_attn" and isinstance(mixer, FusedAttention):
+            yield FusedLayer(module, names, factor)
+        elif mixed and hasattr(mixer, "layer_idx"):
+            last = [own for own in PROJECTIONS if isinstance(getattr(mixer, own, None), UpcastLinear)]
+            if len(last) == 1:
+                yield MixedLayer(module, name, last[0], names, factor)
+
+
+def _same_unrounded(module: nn.Module, fused: FusedEnd, call: LayerCall) -> bool:
+    """Return whether both give the same if nothing is rounded; sums in another order may round to a neighbour."""
+    kept = call.state.precision
+    with ExitStack() as stack:
+        for part in fused.modules():  # both have the same mixer and feed-forward
+            if isinstance(part, (UpcastLinear, JoinedLinear, FusedEnd)):
+                stack.enter_context(part.exact())
+        call.state.precision = "exact"
+        try:
+            return _close(_output(fused, call), _output(module, call))
+        finally:
+            call.state.precision = kept
+
+
+def _output(layer: nn.Module, call: LayerCall) -> Tensor:
+    call.state.calls.clear()
+    with held(layer, call.state):
+        output: Tensor = layer(call.input.clone(), **call.arguments)
+    return output
+
+
+def trial_starts(model: Any) -> list[int]:
+    """Return the positions to try: the first, and the last that the model allows, if it sets a limit."""
+    config = model.config.get_text_config()
+    limit = context_length(config, rotary_regimes(config))
+    return [0] if limit is None or limit <= TOKENS else [0, limit - TOKENS]
+
+
+def _random(rows: int, width: int, like: Tensor) -> Tensor:
+    return torch.randn(rows, width, generator=torch.Generator().manual_seed(0)).to(like.device)
+
+
+def _close(got: Tensor, want: Tensor, tolerance: float = _TOLERANCE) -> bool:
+    if got.shape != want.shape:
+        return False
+    return float((got.float() - want.float()).abs().max()) <= tolerance * float(want.abs().max())

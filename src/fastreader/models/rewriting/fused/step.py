@@ -1,0 +1,146 @@
+"""A step of writing through a fused model: embedding, all layers in one call, final norm.
+
+transformers' forward calls each layer from Python. The same modules are called here without it, if they give the same
+bits: the check runs a few tokens both ways, so it depends on no list of class names.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from fastreader.errors import InputError
+from fastreader.models.machine.devices import devices_of
+from fastreader.models.passes.attention import KEYWORD
+from fastreader.models.passes.query_temperature import TEMPERATURE
+from fastreader.models.rewriting.fused.attention import Angles
+from fastreader.models.rewriting.fused.layer import FusedLayer
+from fastreader.models.rewriting.fused.trace import Windows, sample
+from fastreader.ops.decoder_step import Layer, Layers, RowKeys, Shape, decoder_step
+
+
+@dataclass(frozen=True, eq=False)
+class FusedStep:
+    """The parts of a model that a step runs.
+
+    Attributes:
+        embedding: of token ids.
+        rotary: returns cosine and sine from the embedded tokens and their positions.
+        layers: the decoder layers.
+        norm: of the final states.
+        grids: how many rows of positions `rotary` takes (Qwen-VL's places in time, height and width, which are equal in
+            text); None for one, without a dimension of its own.
+    """
+
+    embedding: nn.Module
+    rotary: nn.Module
+    layers: Layers
+    norm: nn.Module
+    grids: int | None = None
+
+    @classmethod
+    def of(cls, model: Any, windows: Windows, precision: str, starts: list[int]) -> FusedStep | str:
+        """Return the step of an upcast model, or why its texts are written layer by layer.
+
+        Args:
+            model, windows, precision: as for `fuse`.
+            starts: positions from which a few tokens are tried.
+        """
+        base = model.base_model
+        rotary, norm = getattr(base, "rotary_emb", None), getattr(base, "norm", None)
+        modules = list(getattr(base, "layers", ()))
+        if not modules or not all(isinstance(module, FusedLayer) for module in modules):
+            return "some layers are the model's own"
+        if len(devices_of(base)) > 1:
+            return "its layers lie on several devices"
+        if rotary is None or norm is None:
+            return "its rotary embedding or final norm is not where others have it"
+        layers = _layers(modules, windows)
+        if isinstance(layers, str):
+            return layers
+        reason = ""
+        for grids in (None, 3):
+            step = cls(base.get_input_embeddings(), rotary, layers, norm, grids)
+            try:
+                same = all(step.gives_the_bits(model, modules, windows, precision, start) for start in starts)
+            except (TypeError, ValueError, IndexError) as error:
+                reason = reason or f"its parts take other arguments than those of Llama ({error})"
+            else:
+                return step if same else "the model does more than embed, run its layers and normalise"
+        return reason
+
+    def __call__(self, token_ids: npt.NDArray[np.int64], positions: npt.NDArray[np.int32], keys: RowKeys) -> Tensor:
+        """Return the final states [B, E] of one new token of each row."""
+        stream, angles = self._embedded(torch.from_numpy(token_ids), torch.from_numpy(positions).long())
+        decoder_step(stream[0], self.layers, (angles[0][0], angles[1][0]), keys)
+        states: Tensor = self.norm(stream)
+        return states[0]
+
+    def gives_the_bits(
+        self, model: Any, modules: list[FusedLayer], windows: Windows, precision: str, start: int
+    ) -> bool:
+        """Return whether these parts, called in turn, give the bits of the model's own forward."""
+        state, tokens, positions = sample(model, windows, precision, start)
+        with torch.inference_mode():
+            want = state.run(model, tokens, positions)
+            state, _, _ = sample(model, windows, precision, start)
+            stream, angles = self._embedded(tokens, positions)
+            for module in modules:
+                stream = module(stream, position_embeddings=angles, **{KEYWORD: state})
+            return torch.equal(self.norm(stream)[0], want)
+
+    def _embedded(self, tokens: Tensor, positions: Tensor) -> tuple[Tensor, Angles]:
+        stream: Tensor = self.embedding(tokens[None])
+        places = positions[None] if self.grids is None else positions.expand(self.grids, 1, -1)
+        angles: Angles = self.rotary(stream, places)
+        return stream, angles
+
+
+def _layers(modules: list[FusedLayer], windows: Windows) -> Layers | str:
+    """Return the layers as the op takes them, or why it does not."""
+    layers, shapes = [], set()
+    for module, window in zip(modules, windows, strict=True):
+        start, end, attention = module.start, module.end, module.self_attn
+        constants = attention.constants
+        if start is None or end is None or start.norm.epsilon != end.norm.epsilon:
+            return "a layer has parts that the kernels do not compute"
+        if attention.gate is not None:
+            return "attention has a gate"
+        if constants["s_aux"] is not None or getattr(attention, TEMPERATURE) is not None:
+            return "attention has sinks or a temperature"
+        if constants["sliding_window"] != window or constants["dropout"]:
+            return "attention is not called as the config says"
+        scale = attention.head_dim**-0.5 if constants["scaling"] is None else constants["scaling"]
+        shapes.add(
+            Shape(
+                attention.heads,
+                attention.key_heads,
+                start.norm.epsilon,
+                module.mlp.activation,
+                float(scale),
+                constants["softcap"],
+            )
+        )
+        layers.append(
+            Layer(
+                start.norm.weight,
+                end.norm.weight,
+                start.projections,
+                start.head_norms,
+                end.out,
+                end.inner,
+                end.down,
+                attention.rotates,
+            )
+        )
+    if len(shapes) > 1:
+        return "the layers differ"
+    try:
+        return Layers(layers, shapes.pop())
+    except InputError as error:
+        return str(error)

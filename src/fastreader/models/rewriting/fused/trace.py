@@ -1,0 +1,147 @@
+"""Tracing the inputs and outputs of a model's layers on a few tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from inspect import signature
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fastreader.core.tree import PrefixTree
+from fastreader.models.config.facts import context_length
+from fastreader.models.config.rotary_regimes import rotary_regimes
+from fastreader.models.config.windows import Window
+from fastreader.models.passes.attention import KEYWORD, AttentionInputs, TreePass
+from fastreader.models.passes.packed_keys import TreeKeys
+
+TOKENS = 6
+_USUAL = {"hidden_states", "position_embeddings", "attention_mask", "past_key_values"}  # arguments of attention
+Windows = list[Window]
+# Called with a layer's name, module, positional and keyword arguments, and output.
+Hook = Callable[[str, nn.Module, tuple[Any, ...], dict[str, Any], Any], None]
+
+
+@dataclass
+class AttentionCall:
+    """A traced call of an attention layer: its arguments and output, and what it passed to the interface."""
+
+    arguments: dict[str, Any]
+    output: Tensor
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    constants: dict[str, Any]
+
+
+@dataclass
+class LayerCall:
+    """A traced call of a decoder layer: the residual stream [1, T, E] before and after, the arguments and the pass."""
+
+    input: Tensor
+    arguments: dict[str, Any]
+    output: Tensor
+    state: TreePass
+
+
+def trace_attention(model: Any, windows: Windows, precision: str, start: int) -> dict[str, AttentionCall]:
+    """Run a few tokens from position `start` and return each attention layer's call, by the layer's name.
+
+    Args:
+        model, windows, precision: as for `fuse`.
+        start: position of the first token.
+    """
+    calls: dict[str, AttentionCall] = {}
+    seen: dict[int, AttentionInputs] = {}
+
+    def hook(name: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        if id(module) not in seen or args or not isinstance(output, tuple):
+            return
+        if KEYWORD in kwargs or _takes_pass(module, kwargs):
+            calls[name] = AttentionCall({**kwargs, KEYWORD: _pass_of(module, kwargs)}, output[0], *seen[id(module)])
+
+    _run(model, windows, precision, start, ("layer_idx", "o_proj"), hook, seen)
+    for call in calls.values():
+        call.arguments[KEYWORD].trace = None
+    return calls
+
+
+def trace_scaled_attention(module: nn.Module, call: AttentionCall, factor: float) -> AttentionCall:
+    """Return the call of the same attention layer on its input times `factor`."""
+    arguments = {**call.arguments, "hidden_states": call.arguments["hidden_states"] * factor}
+    state: TreePass = arguments[KEYWORD]
+    seen: dict[int, AttentionInputs] = {}
+    state.trace = seen
+    output = module(**arguments)[0]
+    state.trace = None
+    return AttentionCall(arguments, output, *seen[id(module)])
+
+
+def trace_layers(model: Any, windows: Windows, precision: str, start: int) -> tuple[dict[str, LayerCall], Tensor]:
+    """Return (each decoder layer's call by the layer's name, final hidden states [T, E]), see `trace_attention`."""
+    calls: dict[str, LayerCall] = {}
+
+    def hook(name: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        state = _pass_of(module, kwargs)
+        if len(args) == 1 and isinstance(output, Tensor) and state is not None:
+            calls[name] = LayerCall(args[0].clone(), dict(kwargs), output.clone(), state)
+
+    states = _run(model, windows, precision, start, ("mlp",), hook)
+    return calls, states
+
+
+def _takes_pass(module: nn.Module, arguments: dict[str, Any]) -> bool:
+    """Return whether a module that holds its pass could be handed it, and names no argument that others do not know."""
+    parameters = signature(module.forward).parameters.values()
+    named = {each.name for each in parameters if each.kind is not each.VAR_KEYWORD}
+    return len(named) < len(parameters) and named & set(arguments) <= _USUAL
+
+
+def _pass_of(module: nn.Module, arguments: dict[str, Any]) -> TreePass | None:
+    """Return the pass that was handed down to a module, or that a part of it holds."""
+    found = [arguments, *(part.__dict__ for part in module.modules())]
+    return next((each[KEYWORD] for each in found if KEYWORD in each), None)
+
+
+def sample(
+    model: Any, windows: Windows, precision: str, start: int, trace: dict[int, AttentionInputs] | None = None
+) -> tuple[TreePass, Tensor, Tensor]:
+    """Return a pass of a few tokens from position `start`, their ids and their positions; see `trace_attention`."""
+    device = next(model.base_model.parameters()).device
+    config = model.config.get_text_config()
+    vocabulary, context = config.vocab_size, context_length(config, rotary_regimes(config))
+    tree = PrefixTree.build([([(7 * i + 3) % vocabulary for i in range(TOKENS)], [])])
+    state = TreePass(TreeKeys(tree, device), windows, precision, trace=trace, context=context)
+    tokens, positions = (torch.from_numpy(a).to(device, torch.int64) for a in (tree.token_ids, tree.positions))
+    return state, tokens, start + positions
+
+
+def _run(
+    model: Any,
+    windows: Windows,
+    precision: str,
+    start: int,
+    children: tuple[str, ...],
+    hook: Hook,
+    trace: dict[int, AttentionInputs] | None = None,
+) -> Tensor:
+    """Return final hidden states [T, E] of a few tokens; call `hook` after each module with these attributes."""
+    base = model.base_model
+    state, tokens, positions = sample(model, windows, precision, start, trace)
+
+    def named(name: str) -> Callable[..., None]:
+        return lambda *call: hook(name, *call)
+
+    handles = [
+        module.register_forward_hook(named(name), with_kwargs=True)
+        for name, module in base.named_modules()
+        if all(hasattr(module, child) for child in children)
+    ]
+    try:
+        with torch.inference_mode():
+            return state.run(model, tokens, positions)
+    finally:
+        for handle in handles:
+            handle.remove()

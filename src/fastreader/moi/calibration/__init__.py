@@ -1,0 +1,1 @@
+"""Measure, settle and store the position bias of a reader."""

@@ -1,0 +1,1 @@
+"""The quantities of MoI: observations, position bias, utilities and the noise of scores."""

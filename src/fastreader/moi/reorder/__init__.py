@@ -1,0 +1,1 @@
+"""Reorder the passages of one question and answer from the new order."""

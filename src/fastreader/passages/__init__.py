@@ -1,0 +1,1 @@
+"""Work on retrieved passages with any reader: rerank, arrange, find conflicts."""

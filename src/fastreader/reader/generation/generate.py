@@ -1,0 +1,211 @@
+"""Generate many texts at once: prefill the prompts as one tree, then decode all texts together, a token a step."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fastreader.core.checked import accept, kind_of
+from fastreader.core.options import GenerateOptions
+from fastreader.core.progress import track
+from fastreader.core.protocol import Generation, Results, TextOrTokens
+from fastreader.core.tree import IntArray, PrefixTree, TreeStats
+from fastreader.errors import ContextOverflowError
+from fastreader.models.passes import row_keys
+from fastreader.models.passes.decode_keys import DecodeCache
+from fastreader.models.passes.key_values import Reuse
+from fastreader.models.passes.logit_head import LOGIT_BYTES
+from fastreader.models.passes.prefix_cache import PrefixCache
+from fastreader.models.tree_model import TreeModel
+from fastreader.reader.generation.gpu_writing import check_finite, write_on_device
+from fastreader.reader.generation.sampling import pick, row_generator
+from fastreader.reader.generation.text_so_far import Row, StopStrings
+from fastreader.reader.local_model import Engine
+
+_PROMPTS = replace(kind_of(Iterable[Any]), words="a list of prompts")
+
+
+def generate(
+    engine: Engine, prompts: Iterable[TextOrTokens], options: GenerateOptions, kept: PrefixCache | None = None
+) -> Results[list[Generation]]:
+    """Do the work of `Reader.generate`; the keys and values in `kept` are not computed again."""
+    started = time.perf_counter()
+    rows = _new_rows(engine, accept("prompts", prompts, _PROMPTS), options)
+    eos = engine.end_tokens
+    computed = cached = passes = 0
+    with track("generating", len(rows), "texts", options.progress) as advance:
+        while True:
+            waiting, contexts = [], []
+            for row in rows:
+                if not row.finish_reason:
+                    waiting.append(row)
+                    contexts.append(([*row.prompt, *row.tokens], ()))
+            if not waiting:
+                break
+            for tree in engine.plan(contexts, options.max_batch_tokens, new_tokens=options.max_new_tokens):
+                members = [waiting[i] for i in tree.sequence_ids]
+                reuse = None if kept is None else kept.lookup(tree)
+                run(engine, tree, reuse, members, options, eos, advance)
+                read = tree.stats if reuse is None else reuse.stats(tree.stats)
+                computed += read.computed_tokens
+                cached += read.cached_tokens
+                passes += 1
+    texts: list[list[Generation]] = []
+    given = new = 0
+    for i, row in enumerate(rows):
+        if i % options.n == 0:
+            texts.append([])
+        texts[-1].append(row.generation(engine.encoder.text, options))
+        given += len(row.prompt)
+        new += len(row.tokens)
+    stats = TreeStats(len(rows), given + new, computed + new, new if options.token_logprobs else 0, cached)
+    return Results(texts, stats, passes, time.perf_counter() - started)
+
+
+def _new_rows(engine: Engine, prompts: Iterable[TextOrTokens], options: GenerateOptions) -> list[Row]:
+    """Return `options.n` rows for each prompt, cut to the context where the options allow it."""
+    rows: list[Row] = []
+    seen: Counter[tuple[int, ...]] = Counter()
+    limit, most = engine.model.max_length, options.max_new_tokens
+    for i, prompt in enumerate(prompts):
+        tokens = engine.encoder.prompt_tokens(prompt, f"prompts[{i}]", special_tokens=options.special_tokens)
+        shown = _fitted(tokens, i, most, limit, engine.name, options.on_overflow)
+        key = tuple(shown)
+        for _ in range(options.n):
+            # Repeated prompts continue the same random stream, so n copies give n different samples.
+            rows.append(
+                Row(
+                    prompt=shown,
+                    room=most if limit is None else min(most, limit + 1 - len(shown)),
+                    draw=row_generator(options.seed, shown, seen[key]) if options.temperature else None,
+                    stop=StopStrings(engine.encoder.text, options.stop) if options.stop else None,
+                    truncated=len(tokens) - len(shown),
+                )
+            )
+            seen[key] += 1
+    return rows
+
+
+def run(
+    engine: Engine,
+    tree: PrefixTree,
+    reuse: Reuse | None,
+    members: list[Row],
+    options: GenerateOptions,
+    eos: frozenset[int],
+    advance: Callable[[int], None],
+) -> None:
+    """Read one tree of prompts, then decode until every row is finished or must be read again.
+
+    If the model's rotary frequencies depend on the length, a row that crosses the threshold is left unfinished: its
+    cached keys become invalid from that position on.
+
+    Args:
+        engine: the model, locked during a pass and the choice of its tokens.
+        tree: contexts (prompt and tokens decoded before) of the rows, without continuations.
+        reuse: cached keys and values for part of the tree, or None.
+        members: the rows, in the tree's order of sequences; extended in place.
+        options: how tokens are drawn and where texts end.
+        eos: tokens by which the model ends its text.
+        advance: called with the number of rows finished.
+    """
+    model = engine.model
+    order = np.argsort(tree.leaves, kind="stable")
+    rows, leaves = [members[i] for i in order], tree.leaves[order]
+    regime = 0 if model.regimes.fixed else model.regimes.of(int(tree.positions[leaves[0]]) + 1)
+    room = 0
+    for row in rows:
+        room = max(room, row.room - len(row.tokens))
+    key_values = model.new_key_values(tree, reuse, leaves_only=True) if room > 1 else None
+    distinct, state_of = np.unique(leaves, return_inverse=True)
+    with engine.lock:
+        states = model.hidden(tree, reuse=reuse, key_values=key_values, rows=distinct)
+        finished = _decode_step(model, states, state_of, rows, options, eos)
+    advance(finished)
+    if key_values is None or finished == len(rows):
+        return
+    if model.writes_on_device and row_keys.why_not(key_values) is None:
+        write_on_device(engine, tree, key_values, leaves, rows, options, eos, advance)
+        return
+    cache = DecodeCache(tree, key_values, leaves, room - 1, row_by_row=model.deterministic)
+    while True:
+        if finished or not model.regimes.fixed:
+            live = []
+            for i, position in enumerate(cache.next_positions.tolist()):
+                if not rows[i].finish_reason and model.regimes.of(position + 1) == regime:
+                    live.append(i)
+            if not live:
+                return
+            if len(live) < len(rows):
+                rows = [rows[i] for i in live]
+                cache.select(np.asarray(live, dtype=np.int64))
+        cache.begin_step()
+        tokens = np.array([row.tokens[-1] for row in rows], dtype=np.int64)
+        with engine.lock:
+            states = model.forward(tokens, cache.step_positions, cache)
+            finished = _decode_step(model, states, None, rows, options, eos)
+        if finished:
+            advance(finished)
+
+
+def _decode_step(
+    model: TreeModel,
+    states: Tensor,
+    state_of: IntArray | None,
+    rows: list[Row],
+    options: GenerateOptions,
+    eos: frozenset[int],
+) -> int:
+    """Choose the next token of every row, and return the number of rows that it finishes.
+
+    Row r's distribution comes from ``states[state_of[r]]`` (ascending), or from ``states[r]`` for None.
+    """
+    finished = 0
+    per = max(1, LOGIT_BYTES // (4 * model.head.weight.shape[0]))
+    for first in range(0, len(rows), per):
+        part = rows[first : first + per]
+        if state_of is None:
+            logits = model.logits(states[first : first + per])
+        else:
+            used, of = np.unique(state_of[first : first + per], return_inverse=True)
+            logits = model.logits(states[torch.from_numpy(used).to(states.device)])
+            if len(used) < len(part):
+                logits = logits[torch.from_numpy(of).to(states.device)]
+        picked = pick(logits, options, [row.draw.random() for row in part if row.draw is not None])
+        check_finite(model, picked.highest.tolist())
+        logprobs = [None] * len(part) if picked.logprobs is None else picked.logprobs.tolist()
+        for row, token, logprob in zip(part, picked.tokens.tolist(), logprobs, strict=True):
+            row.add(token, logprob, eos, options.stop_token_ids)
+            finished += bool(row.finish_reason)
+    return finished
+
+
+def _fitted(
+    tokens: Sequence[int], index: int, max_new_tokens: int, limit: int | None, name: str, on_overflow: str
+) -> Sequence[int]:
+    """Return the prompt, or the end of it that leaves room for new tokens.
+
+    Raises:
+        ContextOverflowError: if there is no room.
+    """
+    if limit is None:
+        return tokens
+    if on_overflow == "error":
+        if len(tokens) > limit:
+            raise ContextOverflowError(
+                f"prompts[{index}] is {len(tokens)} tokens long, the context of {name} is {limit}: no room to write"
+            )
+        return tokens
+    kept = limit + 1 - max_new_tokens
+    if kept < 1:
+        raise ContextOverflowError(
+            f"max_new_tokens: {max_new_tokens} tokens leave no room for a prompt in the context of {name}, {limit}"
+        )
+    return tokens[-kept:]

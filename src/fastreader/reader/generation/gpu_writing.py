@@ -1,0 +1,210 @@
+"""Decode texts on a GPU: tokens are chosen there, and the host reads those of a step while the next one runs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from fastreader.core.options import GenerateOptions
+from fastreader.core.tree import IntArray, PrefixTree
+from fastreader.errors import NumericsError
+from fastreader.models.passes.key_values import KeyValues
+from fastreader.models.passes.logit_head import LOGIT_BYTES
+from fastreader.models.passes.pass_graphs import Record, Recorded, graphs_wanted, recorder
+from fastreader.models.passes.row_keys import RowCache
+from fastreader.models.tree_model import TreeModel
+from fastreader.ops.upload import Upload
+from fastreader.reader.generation.sampling import pick
+from fastreader.reader.generation.text_so_far import Row
+from fastreader.reader.local_model import Engine
+
+_DRAWS = 256  # random numbers of a row that go to the device at once
+_FEWEST_REPLAYS = 16  # steps that recording must save
+_TOKEN, _HIGHEST, _LOGPROB = range(3)  # rows of a report
+
+
+def write_on_device(
+    engine: Engine,
+    tree: PrefixTree,
+    prompt: KeyValues,
+    leaves: IntArray,
+    rows: list[Row],
+    options: GenerateOptions,
+    eos: frozenset[int],
+    advance: Callable[[int], None],
+) -> None:
+    """Decode until every row is finished; the arguments are those of `generate.run`, after each row's first token.
+
+    A row that ends by a stop string is known one step late; what the device wrote after it is dropped.
+    """
+    live = [i for i, row in enumerate(rows) if not row.finish_reason]
+    rows, leaves = [rows[i] for i in live], leaves[live]
+    if not rows:
+        return
+    steps = max(row.room - len(row.tokens) for row in rows)
+    with engine.lock:
+        device_rows = DeviceRows(engine.model, RowCache(tree, prompt, leaves, steps), rows, options, eos)
+    waiting: tuple[list[Row], Readback] | None = None
+    while True:
+        launched = None
+        if any(not row.finish_reason and row.room - len(row.tokens) > (waiting is not None) for row in rows):
+            with engine.lock:
+                launched = rows, device_rows.step()
+        if waiting is not None:
+            finished = _add(engine.model, *waiting, options, eos)
+            if finished:
+                advance(finished)
+        if launched is None:
+            return
+        waiting = launched
+        live = [i for i, row in enumerate(rows) if not row.finish_reason]
+        if not live:
+            return
+        if 2 * len(live) <= len(rows):  # before, finished rows cost less than laying out the others again
+            rows = [rows[i] for i in live]
+            with engine.lock:
+                device_rows.select(np.asarray(live, dtype=np.int64), rows)
+
+
+def _add(model: TreeModel, rows: list[Row], report: Readback, options: GenerateOptions, eos: frozenset[int]) -> int:
+    """Add a step's tokens to the rows that were not finished, and return the number of rows that this finishes."""
+    values, finished = report.get(), 0
+    unfinished = [i for i, row in enumerate(rows) if not row.finish_reason]
+    check_finite(model, values[_HIGHEST, unfinished].tolist())
+    for i in unfinished:
+        logprob = float(values[_LOGPROB, i]) if options.token_logprobs else None
+        rows[i].add(int(values[_TOKEN, i]), logprob, eos, options.stop_token_ids)
+        finished += bool(rows[i].finish_reason)
+    return finished
+
+
+def check_finite(model: TreeModel, highest: Iterable[float]) -> None:
+    """Raise NumericsError if a row's largest logit is not finite."""
+    if not all(map(math.isfinite, highest)):
+        raise NumericsError(
+            f"{model.name}: the logits of a next token are not finite; the weights are damaged, or their products "
+            f"too large for precision {model.precision!r}"
+        )
+
+
+class DeviceRows:
+    """Rows that write a token a step: their tokens, and whether they are finished, are on the device.
+
+    A step launches the same kernels on the same memory each time, copies nothing from the host and waits for nothing.
+
+    Args:
+        model: the model.
+        cache: keys and values of the rows.
+        rows: with their tokens so far; none is finished.
+        options: how tokens are drawn and where texts end.
+        eos: tokens by which the model ends its text.
+        record: records steps, to replay them; None does so with CUDA graphs if they are wanted.
+    """
+
+    def __init__(
+        self,
+        model: TreeModel,
+        cache: RowCache,
+        rows: list[Row],
+        options: GenerateOptions,
+        eos: frozenset[int],
+        record: Record | None = None,
+    ) -> None:
+        self._model, self._cache, self._options = model, cache, options
+        if record is None and graphs_wanted() and model.why_not_graphs is None:
+            record = recorder(model.device)
+        self._record = record
+        upload = Upload(model.device)
+        last, left = (np.array(of) for of in ([r.tokens[-1] for r in rows], [r.room - len(r.tokens) for r in rows]))
+        arrays = [last, left, np.array(sorted({*eos, *options.stop_token_ids}), dtype=np.int64)]
+        sent = [upload.add(array) for array in arrays]
+        self._tokens, self._left, self._ends = (each.get().clone() for each in sent)
+        self._finished = torch.zeros_like(self._left, dtype=torch.bool)
+        self._uniforms = torch.zeros((_DRAWS, len(rows)), dtype=torch.float64, device=model.device)
+        self._draw = torch.zeros(1, dtype=torch.int64, device=model.device)
+        self._draws_left = 0
+        self._begin(rows)
+
+    def _begin(self, rows: list[Row]) -> None:
+        """Start with these rows, whose tokens are in place."""
+        self._rows = rows
+        self._recorded: Recorded[Any] | None = None
+        self._steps = 0  # since then
+        self._report = torch.zeros((3, len(rows)), dtype=torch.float64, device=self._model.device)
+
+    @torch.inference_mode()
+    def step(self) -> Readback:
+        """Write the next token of every row, and return the report of it."""
+        if self._options.temperature and not self._draws_left:
+            drawn = [row.draw.random(_DRAWS) for row in self._rows if row.draw is not None]
+            self._uniforms.copy_(Upload(self._model.device).add(np.stack(drawn, axis=1)).get())
+            self._draw.zero_()
+            self._draws_left = _DRAWS
+        self._steps += 1
+        self._draws_left -= 1
+        if self._recorded is not None:
+            self._recorded.replay()
+        else:
+            self._launch()
+            remaining = max(row.room - len(row.tokens) for row in self._rows)
+            if self._record is not None and self._steps == 2 and remaining > _FEWEST_REPLAYS:
+                self._recorded = self._record(self._launch)
+        return Readback(self._report)
+
+    def _launch(self) -> None:
+        states = self._model.states(self._tokens, self._cache.positions.clamp(min=0).long(), self._cache)
+        uniforms = self._uniforms[0]  # of no use to greedy choice
+        if self._options.temperature:
+            uniforms = self._uniforms[self._draw][0]
+            self._draw += 1
+        per = max(1, LOGIT_BYTES // (4 * self._model.head.weight.shape[0]))
+        for first in range(0, len(states), per):
+            part = slice(first, first + per)
+            picked = pick(self._model.logits(states[part]), self._options, uniforms[part])
+            self._report[_TOKEN, part], self._report[_HIGHEST, part] = picked.tokens, picked.highest
+            self._tokens[part] = picked.tokens
+            if picked.logprobs is not None:
+                self._report[_LOGPROB, part] = picked.logprobs
+        self._left -= 1
+        self._finished |= (self._tokens[:, None] == self._ends).any(dim=1) | (self._left <= 0)
+        self._cache.advance(self._finished)
+
+    @torch.inference_mode()
+    def select(self, live: IntArray, rows: list[Row]) -> None:
+        """Continue with these rows only, given by their places among the present ones."""
+        places = Upload(self._model.device).add(live).get()
+        self._cache.select(live, places)
+        kept = (each[..., places] for each in (self._tokens, self._left, self._finished, self._uniforms))
+        self._tokens, self._left, self._finished, self._uniforms = kept
+        self._begin(rows)
+
+
+class Readback:
+    """Values on their way to the host, for which nobody waits before they are needed.
+
+    Args:
+        values: on the device; what is launched afterwards may overwrite them.
+    """
+
+    def __init__(self, values: Tensor) -> None:
+        self._arrived: torch.cuda.Event | None = None
+        if values.device.type == "cuda":
+            self._values = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
+            self._values.copy_(values, non_blocking=True)
+            self._arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            self._arrived.record(torch.cuda.current_stream(values.device))
+        else:
+            self._values = values.clone()
+
+    def get(self) -> npt.NDArray[np.float64]:
+        """Return the values, as soon as they have arrived."""
+        if self._arrived is not None:
+            self._arrived.synchronize()
+        values: npt.NDArray[np.float64] = self._values.numpy()
+        return values

@@ -1,0 +1,127 @@
+"""Engine: what reading needs: the model, its tokenizer, a lock around a pass, and the plan of a call."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from fastreader.core.checked import accept, kind_of
+from fastreader.core.checks import check_int, expect
+from fastreader.core.options import MOST_NEW_TOKENS
+from fastreader.core.tree import PrefixTree, Tokens, partition
+from fastreader.errors import ContextOverflowError, FastreaderError, OutOfBudgetError
+from fastreader.models.machine import memory
+from fastreader.models.machine.arithmetic import Arithmetic
+from fastreader.models.tree_model import TreeModel
+from fastreader.reader.forks import repair_in_children
+from fastreader.reader.prompts.encoder import TextEncoder
+
+_PAIRS, _TOKENS = kind_of(Sequence[Sequence[Any]]), kind_of(Tokens)
+
+
+class Engine:
+    """A model with its tokenizer, as log-likelihoods, generation and sessions use it.
+
+    Attributes:
+        encoder: the tokenizer, by pieces.
+        name: what the model was loaded from.
+        max_length: longest input the model takes, in tokens; None if its config sets no limit.
+        end_tokens: by which the model ends a turn or a text: its generation config's and its tokenizer's.
+        arithmetic: device, storage type and precision, and why.
+        revision: distinguishes its weights from others of that name; empty for a packaged model.
+        check: which check ran at load: "full", "quick" (the verdict of an earlier one) or "off".
+        lock: held during a pass and the choice of its tokens.
+    """
+
+    def __init__(
+        self, model: TreeModel, encoder: TextEncoder, name: str, arithmetic: Arithmetic, revision: str = ""
+    ) -> None:
+        self._model: TreeModel | None = model
+        self.encoder = encoder
+        self.name = name
+        self.arithmetic = arithmetic
+        self.revision = revision
+        self.check = "off"
+        self.max_length = model.max_length
+        own = encoder.tokenizer.eos_token_id
+        self.end_tokens: frozenset[int] = model.end_tokens | (frozenset() if own is None else {int(own)})
+        self.lock = threading.Lock()
+        repair_in_children(self)
+
+    def after_fork(self) -> None:
+        """Replace the lock in a forked child; a pass changes nothing of the model, so it can be used at once."""
+        self.lock = threading.Lock()
+
+    @property
+    def model(self) -> TreeModel:
+        """The model, which runs packed trees.
+
+        Raises:
+            FastreaderError: if the reader was closed.
+        """
+        if self._model is None:
+            raise FastreaderError(f"{self.name}: the reader was closed; load it again")
+        return self._model
+
+    def budget(self) -> int:
+        """Return the number of tokens that one pass computes at most by default, from the memory free now."""
+        return memory.pass_limits(self.model.bytes_per_token, self.model.devices, self.model.overhead)[0]
+
+    def plan(
+        self, sequences: Sequence[tuple[Tokens, Tokens]], max_batch_tokens: int | None = None, *, new_tokens: int = 0
+    ) -> list[PrefixTree]:
+        """Return the trees of a call, by rotary regime and memory; `Reader.plan` documents it."""
+        model = self.model
+        check_int("max_batch_tokens", max_batch_tokens, optional=True)
+        check_int("new_tokens", new_tokens, 0, MOST_NEW_TOKENS)
+        new_tokens = int(new_tokens)  # NumPy's small integers overflow below
+        accept("sequences", sequences, _PAIRS)
+        expect(len(sequences) > 0, "sequences", "at least one", sequences)
+        vocabulary = model.head.weight.shape[0]
+        regimes: dict[int, list[int]] = {}
+        checked: dict[int, Tokens] = {}  # by identity: candidates share a context's list
+        for i, pair in enumerate(sequences):
+            expect(len(pair) == 2, f"sequences[{i}]", "a pair (context, continuation)", pair)
+            context, continuation = pair
+            for j, tokens in enumerate(pair):
+                if id(tokens) not in checked:
+                    accept(f"sequences[{i}][{j}]", tokens, _TOKENS)
+                    checked[id(tokens)] = tokens
+            length = len(context) + max(len(continuation) - 1, 0)
+            if model.max_length is not None and length > model.max_length:
+                raise ContextOverflowError(
+                    f"sequences[{i}] is {length} tokens long, the context of {model.name} is "
+                    f"{model.max_length}{model.context_note}"
+                )
+            regimes.setdefault(0 if model.regimes.fixed else model.regimes.of(length), []).append(i)
+        trees = []
+        token_bytes, reserve, choosing = model.bytes_per_token, 0, 0
+        if new_tokens:
+            states = model.state_bytes if new_tokens > 1 else 0
+            token_bytes, reserve = memory.generation_memory(token_bytes, model.key_value_bytes, new_tokens, states)
+            choosing = -(-model.logits.sampling_bytes(len(sequences)) // token_bytes)
+        default, most = memory.pass_limits(token_bytes, model.devices, model.overhead)
+        limit = max(1, most - choosing)
+        budget = min(max_batch_tokens or max(1, default - choosing), limit)
+        for members in regimes.values():
+            for tree in partition(map(sequences.__getitem__, members), budget, reserve):
+                size = tree.stats.computed_tokens
+                if size + reserve * len(tree.leaves) > limit:
+                    writing = f" and {new_tokens} to write" if new_tokens else ""
+                    raise OutOfBudgetError(
+                        f"sequences: one sequence of {size} tokens{writing} does not fit: "
+                        f"memory allows about {limit} here"
+                    )
+                highest = int(max(tree.token_ids.max(), tree.targets.max(initial=0)))
+                expect(highest < vocabulary, "sequences", f"token ids below the vocabulary's {vocabulary}", highest)
+                trees.append(replace(tree, sequence_ids=np.asarray(members)[tree.sequence_ids]))
+        return trees
+
+    def close(self) -> None:
+        """Release the model."""
+        with self.lock:
+            self._model = None

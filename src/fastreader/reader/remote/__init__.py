@@ -1,0 +1,1 @@
+"""Read through a server: the HTTP client and the dialects of servers."""

@@ -1,0 +1,395 @@
+"""ServerReader: the reader's calls over a running engine, by HTTP."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fastreader.core.checked import checked
+from fastreader.core.checks import check_choice, check_int, check_number, check_text, expect, rejecting
+from fastreader.core.options import GenerateOptions
+from fastreader.core.protocol import Generation, Results, SequenceScores, TextOrTokens
+from fastreader.core.tree import PrefixTree, Tokens, TreeStats, partition
+from fastreader.errors import ContextOverflowError, EngineError, MissingExtraError, NumericsError
+from fastreader.reader.prompts.encoder import TextEncoder
+from fastreader.reader.remote.dialects import DIALECTS, PROBES, Scored
+from fastreader.reader.score_reader import ScoreReader
+
+KEYS = ("FASTREADER_API_KEY", "OPENAI_API_KEY")  # environment variables, the first that is set
+_TOGETHER = 1 << 16  # tokens of questions that wait for each other
+_LONGEST_WAIT = 8.0  # seconds between two attempts
+_Key = tuple[tuple[int, ...], int]  # a sequence's tokens, and the place of the first one scored
+
+
+class _Request(NamedTuple):
+    tokens: tuple[int, ...]
+    first: int
+    labels: tuple[int, ...] = ()  # next tokens after `tokens`, scored instead of the tokens from `first` on
+
+
+@checked
+class ServerReader(ScoreReader):
+    """A reader whose model runs in an engine: vLLM, SGLang, llama.cpp, or any with OpenAI's `/v1/completions`.
+
+    It takes the place of a `Reader` in `score_permutations` and all methods. Texts are tokenised here, and the engine
+    gets token ids. Each sequence is a request of its own, since engines answer no others, save that vLLM takes
+    several next tokens of a context at once. Equal prefixes are sent in turn, for the engine's cache.
+
+    Args:
+        url: of the engine, without `/v1`.
+        model: the name by which the engine serves it; None takes the only one.
+        tokenizer: the model's transformers tokenizer, or its name or folder; None takes `model`.
+        engine: "vllm", "sglang", "llamacpp" or "openai"; "auto" asks the engine.
+        max_length: longest input in tokens; None asks the engine.
+        api_key: sent as a bearer token; None takes $FASTREADER_API_KEY or $OPENAI_API_KEY.
+        concurrency: requests under way at once.
+        timeout: seconds that a request may take.
+        retries: further attempts after a time-out, a lost connection, or an answer of 429 or 5xx.
+        transport: an httpx transport, instead of the network.
+
+    Attributes:
+        name: of the model.
+        url, engine: as given, or as found.
+
+    Raises:
+        EngineError: if the engine cannot be reached, or serves other models.
+        MissingExtraError: if httpx is not installed.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        model: str | None = None,
+        tokenizer: Any = None,
+        *,
+        engine: str = "auto",
+        max_length: int | None = None,
+        api_key: str | None = None,
+        concurrency: int = 16,
+        timeout: float = 120.0,
+        retries: int = 4,
+        transport: Any = None,
+    ) -> None:
+        try:
+            import httpx
+        except ImportError as error:
+            raise MissingExtraError("httpx", "engines") from error
+        check_text("url", url)
+        expect(url.startswith(("http://", "https://")), "url", "an address that begins with http:// or https://", url)
+        asked = transport is None or callable(getattr(transport, "handle_request", None))
+        expect(asked, "transport", "an httpx transport or None", transport)
+        check_choice("engine", engine, ("auto", *DIALECTS))
+        check_int("concurrency", concurrency)
+        check_int("retries", retries, 0)
+        check_int("max_length", max_length, optional=True)
+        check_number("timeout", timeout, above=0)
+        key = api_key or next((os.environ[name] for name in KEYS if os.environ.get(name)), None)
+        self.url, self.concurrency, self.retries = url.rstrip("/"), concurrency, retries
+        sendable = key is None or (key.isascii() and key.isprintable())
+        expect(sendable, "api_key", "printable ASCII characters", "others")
+        with rejecting(f"url: expected an address, got {url!r}", httpx.InvalidURL):
+            self._client = httpx.Client(
+                base_url=self.url,
+                timeout=timeout,
+                headers={"Authorization": f"Bearer {key}"} if key else {},
+                limits=httpx.Limits(max_connections=concurrency),
+                transport=transport,
+            )
+        served = self._served(model)
+        self.name = str(served["id"])
+        found = max_length or served.get("max_model_len") or (served.get("meta") or {}).get("n_ctx_train")
+        self._max_length = None if found is None else int(found)
+        self.engine = self._found_engine() if engine == "auto" else engine
+        self._dialect = DIALECTS[self.engine]
+        super().__init__(TextEncoder(_tokenizer(self.name if tokenizer is None else tokenizer)))
+
+    def __repr__(self) -> str:
+        return f"ServerReader({self.name!r}, {self.engine} at {self.url})"
+
+    def __enter__(self) -> ServerReader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()
+
+    def describe(self) -> dict[str, str]:
+        """Return the model's name and engine; how it multiplies is not known here."""
+        return {"name": self.name, "device": f"{self.engine} at {self.url}", "dtype": "unknown", "precision": "unknown"}
+
+    @property
+    def max_length(self) -> int | None:
+        """Longest input in tokens; None if neither the caller nor the engine says."""
+        return self._max_length
+
+    @property
+    def end_tokens(self) -> frozenset[int]:
+        """Tokens by which the model ends a text, by its tokenizer."""
+        own = self.encoder.tokenizer.eos_token_id
+        return frozenset() if own is None else frozenset({int(own)})
+
+    def budget(self) -> int:
+        """Return the number of tokens of questions that are sent together."""
+        return _TOGETHER
+
+    def plan(
+        self, sequences: Sequence[tuple[Tokens, Tokens]], max_batch_tokens: int | None = None, *, new_tokens: int = 0
+    ) -> list[PrefixTree]:
+        """Return the trees of the sequences, which say what they share; the engine decides what it computes.
+
+        Raises:
+            ContextOverflowError: if a sequence is longer than the model's context.
+            InputError: if there is no sequence.
+        """
+        expect(len(sequences) > 0, "sequences", "at least one", sequences)
+        for i, (context, continuation) in enumerate(sequences):
+            length = len(context) + max(len(continuation) - 1, 0)
+            if self._max_length is not None and length > self._max_length:
+                raise ContextOverflowError(
+                    f"sequences[{i}] is {length} tokens long, the context of {self.name} is {self._max_length}"
+                )
+        return partition(sequences, max_batch_tokens or _TOGETHER)
+
+    def score(
+        self,
+        sequences: Sequence[tuple[Tokens, Tokens]],
+        *,
+        max_batch_tokens: int | None = None,
+        trees: Sequence[PrefixTree] | None = None,
+    ) -> SequenceScores:
+        """Score (context, continuation) pairs of token ids; equal pairs are sent once.
+
+        Args:
+            sequences: contexts hold at least one token; an empty continuation scores 0.
+            max_batch_tokens, trees: taken for the protocol's sake.
+
+        Raises:
+            ContextOverflowError: if a sequence is longer than the model's context.
+            EngineError: if the engine fails, or gives no log-probabilities of prompts.
+            NumericsError: if a log-likelihood is not finite.
+        """
+        started = time.perf_counter()
+        if trees is None:
+            self.plan(sequences)
+        keys: list[_Key] = []
+        for i, (context, continuation) in enumerate(sequences):
+            expect(len(context) > 0, f"sequences[{i}]", "a context of at least one token", context)
+            keys.append(((*map(int, context), *map(int, continuation)), len(context)))
+        requests = self._requests(keys)
+        replies = self._all(self._scored, requests)
+        scored = {key: one for reply in replies for key, one in reply.items()}
+        values = [np.array(scored[key].token_logprobs if key in scored else [], dtype=np.float64) for key in keys]
+        for i, own in enumerate(values):
+            if not np.isfinite(own).all():
+                raise NumericsError(f"sequence {i}: a log-likelihood from the engine is not finite")
+        told = [next(iter(reply.values())).computed_tokens for reply in replies]
+        given = sum(len(request.tokens) for request in requests)
+        computed = given if None in told else sum(t for t in told if t is not None)
+        count = np.array([len(own) for own in values], dtype=np.int64)
+        stats = TreeStats(len(keys), sum(len(tokens) for tokens, _ in keys), computed, int(count.sum()))
+        return SequenceScores(
+            logprob=np.array([own.sum() for own in values]),
+            num_tokens=count,
+            is_greedy=np.array([key not in scored or scored[key].is_greedy for key in keys], dtype=bool),
+            token_logprobs=values,
+            stats=stats,
+            passes=len(requests),
+            seconds=time.perf_counter() - started,
+        )
+
+    def generate(self, prompts: Iterable[TextOrTokens], **options: Any) -> Results[list[Generation]]:
+        """Return texts for each prompt, with the arguments of `Reader.generate`.
+
+        Samples follow the engine's own random numbers. An engine that returns no token ids leaves open whether a text
+        ended by itself or by a stop string ("eos" then), and which tokens it has (those of its text then).
+        """
+        started = time.perf_counter()
+        settings = GenerateOptions(**options)
+        rows = []
+        for i, prompt in enumerate(prompts):
+            tokens = list(self.encoder.prompt_tokens(prompt, f"prompts[{i}]", special_tokens=settings.special_tokens))
+            rows.append(self._fitted(i, list(map(int, tokens)), settings))
+        texts = self._all(lambda row: self._written(row[0], row[1], settings), rows)
+        given = sum(len(tokens) for tokens, _ in rows)
+        new = sum(len(text.token_ids) for group in texts for text in group)
+        stats = TreeStats(len(rows) * settings.n, given * settings.n + new, given + new, new)
+        return Results(texts, stats, len(rows), time.perf_counter() - started)
+
+    def _fitted(self, index: int, tokens: list[int], settings: GenerateOptions) -> tuple[list[int], int]:
+        """Return a prompt that leaves room for its text, and the number of tokens cut off its left."""
+        limit = self._max_length
+        if limit is None:
+            return tokens, 0
+        cut = max(0, len(tokens) + settings.max_new_tokens - limit) if settings.on_overflow == "truncate" else 0
+        if len(tokens) - cut >= limit or (cut and cut >= len(tokens)):
+            raise ContextOverflowError(
+                f"prompts[{index}] is {len(tokens)} tokens long, which leaves no room in the {limit} of {self.name}"
+            )
+        return tokens[cut:], cut
+
+    def _requests(self, keys: Iterable[_Key]) -> list[_Request]:
+        """Return what is sent for sequences: each once, equal prefixes in turn, next tokens of a context together."""
+        most = self._dialect.most_labels
+        whole: set[_Key] = set()
+        labels: dict[tuple[int, ...], set[int]] = {}
+        for tokens, first in keys:
+            if most and len(tokens) - first == 1:
+                labels.setdefault(tokens[:first], set()).add(tokens[first])
+            elif len(tokens) > first:
+                whole.add((tokens, first))
+        requests = [_Request(tokens, first) for tokens, first in whole]
+        for context, wanted in labels.items():
+            ordered = sorted(wanted)
+            parts = [tuple(ordered[i : i + most]) for i in range(0, len(ordered), most)]
+            requests += [_Request(context, len(context), part) for part in parts]
+        return sorted(requests)
+
+    def _scored(self, request: _Request) -> dict[_Key, Scored]:
+        tokens, first, labels = request
+        dialect = self._dialect
+        if not labels:
+            reply = self._post(dialect.path, dialect.ask(self.name, tokens, first))
+            return {(tokens, first): dialect.read(reply, tokens, first)}
+        reply = self._post(dialect.path, dialect.ask_labels(self.name, tokens, labels))
+        found = dialect.read_labels(reply, tokens, labels)
+        return {((*tokens, label), first): one for label, one in zip(labels, found, strict=True)}
+
+    def _written(self, tokens: list[int], cut: int, settings: GenerateOptions) -> list[Generation]:
+        room = settings.max_new_tokens if self._max_length is None else self._max_length - len(tokens)
+        asked: dict[str, Any] = {
+            "model": self.name,
+            "prompt": tokens,
+            "max_tokens": min(settings.max_new_tokens, room),
+            "n": settings.n,
+            "temperature": settings.temperature,
+            "seed": settings.seed,
+        }
+        own = self._dialect.takes_token_ids
+        if settings.top_p is not None:
+            asked["top_p"] = settings.top_p
+        if settings.stop:
+            asked["stop"] = list(settings.stop)
+        if settings.token_logprobs:
+            asked["logprobs"] = 1
+        if own:
+            asked["return_token_ids"] = True
+        for name, value in (("top_k", settings.top_k), ("stop_token_ids", list(settings.stop_token_ids) or None)):
+            expect(value is None or own, name, f"None, since the {self.engine} engine does not know it", value)
+            if value is not None:
+                asked[name] = value
+        reply = self._post("/v1/completions", asked)
+        choices = sorted(reply.get("choices") or [], key=lambda choice: choice.get("index", 0))
+        if len(choices) != settings.n:
+            raise EngineError(f"the engine at {self.url} gave {len(choices)} texts, expected {settings.n}")
+        return [self._generation(choice, len(tokens), cut, settings) for choice in choices]
+
+    def _generation(self, choice: dict[str, Any], given: int, cut: int, settings: GenerateOptions) -> Generation:
+        text = str(choice.get("text") or "")
+        ids = choice.get("token_ids")
+        stopped = choice.get("stop_reason")
+        reason = "length" if choice.get("finish_reason") == "length" else "eos" if stopped is None else "stop"
+        logprobs = None
+        if settings.token_logprobs:
+            logprobs = (choice.get("logprobs") or {}).get("token_logprobs")
+            if logprobs is None:
+                raise EngineError(f"the engine at {self.url} wrote a text without log-probabilities")
+        tokens = self.encoder.piece(text) if ids is None else [token for token in ids if token not in self.end_tokens]
+        return Generation(text, tokens, reason, given, logprobs, cut)
+
+    def _all(self, run: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
+        """Return run(item) for each item, several at once; the first error ends the call."""
+        if not items:
+            return []
+        with ThreadPoolExecutor(min(self.concurrency, len(items))) as pool:
+            futures = [pool.submit(run, item) for item in items]
+            try:
+                return [future.result() for future in futures]
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
+
+    def _post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        return self._request("POST", path, json=body)
+
+    def _request(self, method: str, path: str, **content: Any) -> dict[str, Any]:
+        import httpx
+
+        failure = ""
+        for attempt in range(self.retries + 1):
+            wait = min(_LONGEST_WAIT, 0.25 * 2**attempt) * random.uniform(0.5, 1.0)  # nosec B311 # no secret
+            try:
+                reply = self._client.request(method, path, **content)
+            except httpx.TransportError as error:
+                failure = f"{type(error).__name__}: {error}"
+            else:
+                if reply.status_code < 400:
+                    return _json(reply, self.url)
+                failure = f"{reply.status_code}: {_message(reply)}"
+                if reply.status_code != 429 and reply.status_code < 500:
+                    break
+                after = reply.headers.get("retry-after", "")
+                wait = min(_LONGEST_WAIT, float(after)) if after.isdigit() else wait
+            if attempt < self.retries:
+                time.sleep(wait)
+        raise EngineError(f"the engine at {self.url} failed on {path}: {failure}")
+
+    def _served(self, model: str | None) -> dict[str, Any]:
+        """Return the engine's entry of a model."""
+        entries: list[dict[str, Any]] = self._request("GET", "/v1/models").get("data") or []
+        served = [str(entry.get("id")) for entry in entries]
+        if model is None and len(served) == 1:
+            return entries[0]
+        if model is not None and model in served:
+            return entries[served.index(model)]
+        wanted = "one model, or model=" if model is None else repr(model)
+        raise EngineError(f"model: expected {wanted} at {self.url}, which serves {', '.join(served) or 'none'}")
+
+    def _found_engine(self) -> str:
+        import httpx
+
+        for name, path in PROBES.items():
+            try:
+                if self._client.get(path).status_code == 200:
+                    return name
+            except httpx.TransportError:  # asked again with every request
+                continue
+        return "openai"
+
+
+def _tokenizer(tokenizer: Any) -> Any:
+    wanted = "a transformers tokenizer, or its name or folder"
+    if not isinstance(tokenizer, (str, os.PathLike)):
+        expect(callable(tokenizer) and hasattr(tokenizer, "bos_token_id"), "tokenizer", wanted, tokenizer)
+        return tokenizer
+    import transformers
+
+    with rejecting(f"tokenizer: expected {wanted}, got {os.fspath(tokenizer)!r}", OSError, ValueError):
+        return transformers.AutoTokenizer.from_pretrained(os.fspath(tokenizer))
+
+
+def _json(reply: Any, url: str) -> dict[str, Any]:
+    try:
+        values = reply.json()
+    except ValueError as error:
+        raise EngineError(f"the engine at {url} answered without JSON: {reply.text[:80]!r}") from error
+    if not isinstance(values, dict):
+        raise EngineError(f"the engine at {url} answered with {type(values).__name__}, expected an object")
+    return values
+
+
+def _message(reply: Any) -> str:
+    try:
+        said = reply.json()
+        error = said.get("error", said)
+        return str(error.get("message", error) if isinstance(error, dict) else error)[:300]
+    except (ValueError, AttributeError):
+        return str(reply.text)[:300]

@@ -1,0 +1,1 @@
+"""Measures of answers, citations and retrieval."""

@@ -1,0 +1,197 @@
+"""Readers whose weights keep the integers of a GGUF file, against transformers on the dequantised file."""
+
+import json
+
+import pytest
+import torch
+from safetensors import safe_open
+from support import PACKAGED, tiny_llama
+from test_gguf import write
+
+from fastreader import Reader
+from fastreader.errors import InputError, ModelFileError
+from fastreader.models.loading import gguf, gguf_weights
+from fastreader.models.loading import load as loading
+from fastreader.ops import extension
+from fastreader.ops.linear import BlockTensor
+
+pytest.importorskip("gguf", reason="needs the extra gguf")
+pytestmark = pytest.mark.skipif(extension.why_missing() is not None, reason="needs the C++ extension")
+PAIRS = [([3, 50, 60, 7], [9, 11]), ([3, 50, 60, 7], [12]), (list(range(5, 90)), [40, 41, 42])]  # tokens
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("FASTREADER_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def dequantised(file):
+    import transformers
+
+    return transformers.AutoModelForCausalLM.from_pretrained(
+        file.parent, gguf_file=file.name, dtype=torch.float32, local_files_only=True
+    ).eval()
+
+
+def alone(model, ids, continuation):
+    """Log-likelihood of a continuation by transformers, one sequence at a time."""
+    with torch.inference_mode():
+        logits = model(torch.tensor([[*ids, *continuation]])).logits[0, len(ids) - 1 : -1].double()
+    return logits.log_softmax(-1).gather(1, torch.tensor(continuation)[:, None]).sum().item()
+
+
+# Nats over three tokens; transformers in bfloat16 is off by up to 0.21.
+FAST = {"int16": 0.01, "bf16": 0.15, "float32": 1e-3}
+
+
+@pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0"])
+def test_a_reader_of_a_quantised_file_is_that_of_its_values(tmp_path, cache, kind):
+    file = write(tmp_path / "tiny.gguf", tiny_llama(), kind)
+    plain = dequantised(file)
+    reader = Reader.load(file, "cpu", "file", "exact", check="full")
+    assert reader.describe()["dtype"] == kind and kind in repr(reader)
+    loaded, _, _ = loading.load(file, "cpu", "file", "exact")
+    kept = {name: p for name, p in loaded.named_parameters() if isinstance(p, BlockTensor)}
+    assert kept.keys() == {name for name, p in plain.named_parameters() if p.dim() == 2}
+    for name, parameter in kept.items():
+        assert torch.equal(parameter.plain(), plain.get_parameter(name)), name
+    assert isinstance(reader.model.get_output_embeddings().weight, BlockTensor)
+    for precision, bound in (("exact", 1e-4), ("high", 1e-3), ("fast", None)):
+        reader = Reader.load(file, "cpu", "file", precision, check="full")
+        bound = bound or FAST[reader.arithmetic.products]
+        for (context, continuation), ours in zip(PAIRS, reader.loglikelihood(PAIRS), strict=True):
+            assert abs(ours.logprob - alone(plain, context, continuation)) <= bound
+
+
+@pytest.mark.parametrize("products", ["bf16", "int16", "float32"])
+def test_every_way_to_multiply_reads_and_writes(tmp_path, cache, products):
+    if products == "bf16" and extension.best_instruction_set() not in ("avx512_bf16", "amx"):
+        pytest.skip("this machine has no bfloat16 products")
+    file = write(tmp_path / "tiny.gguf", tiny_llama(), "Q4_0")
+    reader = Reader.load(file, "cpu", "file", products=products)
+    alone, together = (reader.generate(prompts, max_new_tokens=8) for prompts in (["the quick"], ["the quick", "a"]))
+    assert alone[0][0].token_ids == together[0][0].token_ids
+
+
+def test_joined_weights_are_held_once(tmp_path, cache):
+    file = write(tmp_path / "tiny.gguf", tiny_llama(), "Q8_0")
+    reader = Reader.load(file, "cpu", "file")
+    held = {}
+    for module in reader.model.modules():
+        for value in [*vars(module).values(), *module.parameters(recurse=False)]:
+            for item in value if isinstance(value, list) else [value]:
+                data = item.weight.data if isinstance(item, BlockTensor) else getattr(item, "data", None)
+                if isinstance(data, torch.Tensor) and not isinstance(data, BlockTensor):
+                    held[data.data_ptr()] = data.numel() * data.element_size()
+    assert sum(held.values()) <= 1.15 * file.stat().st_size
+
+
+def test_a_folder_without_a_quantised_file_is_named(tmp_path, cache, model):
+    with pytest.raises(InputError, match=r"dtype.*no GGUF file of quantised weights"):
+        Reader.load(model, "cpu", "file")
+    file = write(tmp_path / "plain.gguf", tiny_llama(), "F16")
+    with pytest.raises(InputError, match=r"dtype.*no GGUF file of quantised weights"):
+        Reader.load(file, "cpu", "file")
+
+
+def loaded_by_vllm(folder):
+    """The files that vLLM's `filter_duplicate_safetensors_files` leaves of a folder, and the index's names."""
+    index = folder / "model.safetensors.index.json"
+    files = {file.name for file in folder.glob("*.safetensors")}
+    if not index.is_file():
+        return files, None
+    weights = json.loads(index.read_text())["weight_map"]
+    return files & set(weights.values()), set(weights)
+
+
+def test_engines_load_the_plain_weights_alone(tmp_path, cache):
+    file = write(tmp_path / "tiny.gguf", tiny_llama(), "Q8_0")
+    folder = gguf.converted(file)
+    with safe_open(folder / "model.safetensors", framework="pt") as stream:
+        names = set(stream.keys())
+    assert loaded_by_vllm(folder) == ({"model.safetensors"}, names)
+    assert (folder / "model.safetensors.index.json").stat().st_mode & 0o777 == 0o644
+    (folder / "model.safetensors.index.json").unlink()  # as earlier versions left it
+    assert loaded_by_vllm(folder) == ({"model.safetensors", gguf_weights.BLOCKS}, None)
+    assert gguf.converted(file) == folder
+    assert loaded_by_vllm(folder) == ({"model.safetensors"}, names)
+    assert not [path for path in folder.iterdir() if path.name.startswith(".")]
+
+
+@pytest.mark.parametrize("kind", ["read-only", "damaged"])
+def test_a_folder_that_can_get_no_index_loads_as_before(tmp_path, cache, monkeypatch, caplog, kind):
+    file = write(tmp_path / "tiny.gguf", tiny_llama(), "Q8_0")
+    folder = gguf.converted(file)
+    expected = Reader.load(file, "cpu", "file").loglikelihood(PAIRS)[0].logprob
+    (folder / "model.safetensors.index.json").unlink()
+    if kind == "damaged":
+        (folder / "model.safetensors").write_bytes(b"\xff" * 100)
+    else:
+
+        def refuse(path, *_, **__):
+            raise PermissionError(f"{path} is read-only")
+
+        monkeypatch.setattr(gguf_weights, "write_json", refuse)
+    with caplog.at_level("INFO"):
+        assert Reader.load(file, "cpu", "file").loglikelihood(PAIRS)[0].logprob == expected
+    assert "no index written" in caplog.text and not (folder / "model.safetensors.index.json").exists()
+
+
+def test_damaged_blocks_are_named(tmp_path, cache):
+    folder = gguf.converted(write(tmp_path / "tiny.gguf", tiny_llama(), "Q8_0"))
+    whole = (folder / gguf_weights.BLOCKS).read_bytes()
+    for damaged in (whole[: len(whole) // 2], b"\xff" * 100, b""):
+        (folder / gguf_weights.BLOCKS).write_bytes(damaged)
+        with pytest.raises(ModelFileError, match="blocks"):
+            Reader.load(folder, "cpu", "file")
+
+
+def test_the_packaged_reader_with_the_integers_of_its_file(packaged_folder):
+    import transformers
+
+    rounded = transformers.AutoModelForCausalLM.from_pretrained(packaged_folder, dtype=torch.bfloat16)
+    loaded, _, arithmetic = loading.load(PACKAGED, "cpu", "auto", "exact")
+    assert arithmetic.stored == "Q4_1 + Q8_0"
+    for name, parameter in loaded.named_parameters():
+        if isinstance(parameter, BlockTensor):
+            assert torch.equal(parameter.plain().bfloat16(), rounded.get_parameter(name)), name
+
+
+@pytest.mark.usefixtures("nothing_served")
+def test_the_type_says_what_becomes_of_the_integers(tmp_path, cache, monkeypatch):
+    file = write(tmp_path / "tiny.gguf", tiny_llama(), "Q4_1")
+    plain = dequantised(file).state_dict()
+
+    def load(dtype, **options):
+        loaded, _, arithmetic = loading.load(file, "cpu", dtype, "exact", **options)
+        return {name: value.float() for name, value in loaded.state_dict().items()}, arithmetic
+
+    for dtype in ("auto", "file", "float32", torch.float64):
+        values, arithmetic = load(dtype)
+        assert bool(arithmetic.formats) == (dtype in ("auto", "file"))
+        assert all(torch.equal(value, plain[name]) for name, value in values.items())
+    for values, arithmetic in (load("bfloat16"), load("auto", keep=False)):
+        assert not arithmetic.formats and arithmetic.dtype == torch.bfloat16
+        assert all(torch.equal(value, plain[name].bfloat16().float()) for name, value in values.items())
+    monkeypatch.setattr(extension, "why_missing", lambda: "it is not there")
+    values, arithmetic = load("auto")
+    assert arithmetic.dtype == torch.bfloat16 and not arithmetic.formats
+    assert all(torch.equal(value, plain[name]) for name, value in load("float32")[0].items())
+    with pytest.raises(InputError, match=r"dtype.*it is not there"):
+        load("file")
+
+
+def test_weights_that_keep_no_integers_keep_their_values(tmp_path, cache):
+    half = "model.layers.0.mlp.down_proj.weight"
+    file = write(tmp_path / "tiny.gguf", tiny_llama(), "Q8_0", halves=[half])
+    plain = dequantised(file)
+    assert not torch.equal(plain.get_parameter(half).bfloat16().float(), plain.get_parameter(half))
+    for dtype in ("file", "float32"):
+        loaded, _, _ = loading.load(file, "cpu", dtype, "exact")
+        assert torch.equal(loaded.get_parameter(half), plain.get_parameter(half))
+
+
+def test_a_given_model_has_no_file(tiny_reader):
+    with pytest.raises(InputError, match=r"dtype.*for a given model"):
+        Reader.load((tiny_llama(), tiny_reader.tokenizer), dtype="file")

@@ -1,0 +1,118 @@
+"""The choice of products by measured rates, and what readers say of it."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from families import tiny
+from support import byte_tokenizer, one_by_one, random_sequences
+
+from fastreader import Reader
+from fastreader.errors import InputError
+from fastreader.models.machine import product_rates
+from fastreader.models.machine.product_rates import choose, machine_rates, measure, ways
+from fastreader.ops import extension
+
+pytestmark = pytest.mark.skipif(extension.why_missing() is not None, reason=str(extension.why_missing()))
+
+SLOW_BF16 = {"float32": 300.0, "int16": 490.0, "bf16": 165.0, "bf16x3": 80.0}  # AVX-512 BF16 at half a rate
+ZEN5 = {"float32": 200.0, "int16": 600.0, "bf16": 850.0, "bf16x3": 300.0}
+NEARLY = {"float32": 200.0, "int16": 900.0, "bf16": 850.0, "bf16x3": 300.0}
+AMX = {"float32": 300.0, "int16": 500.0, "bf16": 3000.0, "bf16x3": 1200.0}
+NO_BF16 = {"float32": 100.0, "int16": 120.0}
+WITH_VNNI = {"float32": 100.0, "int16": 180.0}
+
+
+@pytest.mark.parametrize(
+    ("rates", "fast", "high"),
+    [
+        (SLOW_BF16, "int16", "float32"),
+        (ZEN5, "bf16", "bf16x3"),
+        (NEARLY, "bf16", "bf16x3"),
+        (AMX, "bf16", "bf16x3"),
+        (NO_BF16, "float32", "float32"),
+        (WITH_VNNI, "int16", "float32"),
+    ],
+)
+def test_the_fastest_within_the_promise(monkeypatch, rates, fast, high):
+    monkeypatch.delenv(product_rates.VARIABLE, raising=False)
+    assert choose("fast", "auto", rates)[0] == fast
+    assert choose("high", "auto", rates)[0] == high
+    assert choose("exact", "auto", rates)[0] == "float32"
+    assert "int16" in choose("fast", "auto", rates)[1]
+
+
+def test_arguments_and_the_variable_force_it(monkeypatch):
+    monkeypatch.setenv(product_rates.VARIABLE, "int16")
+    assert choose("fast", "auto", ZEN5) == ("int16", "as FASTREADER_PRODUCTS says")
+    assert choose("exact", "auto", ZEN5)[0] == "float32"  # int16 would not be exact
+    assert choose("fast", "float32", ZEN5) == ("float32", "as requested")
+    with pytest.raises(InputError, match=r"products \(precision 'high'\): expected one of auto, float32, bf16x3"):
+        choose("high", "int16")
+    monkeypatch.setenv(product_rates.VARIABLE, "int8")
+    with pytest.raises(InputError, match="FASTREADER_PRODUCTS: expected one of bf16"):
+        choose("fast", "auto", ZEN5)
+    monkeypatch.setenv("FASTREADER_CPU_ISA", "portable")
+    with pytest.raises(InputError, match="portable has no bfloat16 products"):
+        choose("fast", "bf16")
+
+
+def test_ways_follow_the_instruction_set(monkeypatch):
+    for isa, has_bf16 in {"amx": True, "avx512_bf16": True, "neon_bf16": True, "neon": False, "avx2": False}.items():
+        monkeypatch.setenv("FASTREADER_CPU_ISA", isa)
+        assert ways() == ("float32", "int16", *(("bf16", "bf16x3") if has_bf16 else ()))
+
+
+def test_rates_are_measured_once_and_kept(monkeypatch, tmp_path):
+    monkeypatch.setenv("FASTREADER_CACHE", str(tmp_path))
+    product_rates._machine_rates.cache_clear()
+    first = machine_rates()
+    assert set(first) == set(ways()) and min(first.values()) > 0
+    (file,) = (tmp_path / "rates").iterdir()
+    assert json.loads(file.read_text()) == first
+    monkeypatch.setattr(product_rates, "measure", lambda: pytest.fail("measured again"))
+    product_rates._machine_rates.cache_clear()
+    assert machine_rates() == first
+    file.write_text('{"float32": "fast"}')
+    monkeypatch.setattr(product_rates, "measure", lambda: dict.fromkeys(ways(), 1.0))
+    product_rates._machine_rates.cache_clear()
+    assert set(machine_rates().values()) == {1.0}
+    product_rates._machine_rates.cache_clear()
+
+
+@pytest.mark.usefixtures("nothing_served")
+def test_without_the_extension_pytorch_multiplies(monkeypatch):
+    monkeypatch.setattr(extension, "why_missing", lambda: "no compiler")
+    assert choose("fast", "auto") == ("torch", "no compiler")
+    with pytest.raises(InputError, match="no compiler"):
+        choose("fast", "int16")
+
+
+@pytest.mark.parametrize("family", ["Llama", "Gemma2, window, caps", "GPTNeoX"])
+@pytest.mark.parametrize(
+    ("precision", "way", "allowed"), [("fast", "int16", 1e-2), ("fast", "float32", 2e-5), ("exact", "float32", 2e-5)]
+)
+def test_readers_multiply_so(family, precision, way, allowed):
+    stored = tiny(family).to(torch.bfloat16)
+    sequences = random_sequences(np.random.default_rng(5), 261)
+    truth = np.concatenate(one_by_one(tiny(family).to(torch.bfloat16).float(), sequences))
+    reader = Reader.load((stored, byte_tokenizer()), device="cpu", precision=precision, products=way)
+    error = np.abs(np.concatenate(reader.score(sequences).token_logprobs) - truth)
+    assert error.max() < allowed
+    if way == "int16" and "bf16" in ways():
+        rounded = Reader.load((stored, byte_tokenizer()), device="cpu", precision="fast", products="bf16")
+        of_bf16 = np.abs(np.concatenate(rounded.score(sequences).token_logprobs) - truth)
+        assert error.mean() < of_bf16.mean() / 5
+    assert reader.describe()["products"] == way and reader.arithmetic.reason == "as requested"
+    assert f"products={way!r}" in repr(reader)
+
+
+def test_a_model_that_keeps_its_modules_runs_in_float32_where_int16_is_chosen():
+    stored = tiny("GPT2").to(torch.bfloat16)
+    reader = Reader.load((stored, byte_tokenizer()), device="cpu", precision="fast", products="int16")
+    assert reader.engine.model.dtype == torch.float32
+
+
+def test_measuring_takes_a_moment():
+    assert min(measure().values()) > 0
