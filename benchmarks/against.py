@@ -49,7 +49,7 @@ def make_calls(source: str) -> dict[str, Callable[[], Any]]:
     questions = fr.load_examples(ROOT / "examples" / "questions.jsonl")
     pool = [passage for question in questions for passage in question.passages]
     example, four = questions[0], ["a metal", "tungsten", "rhenium", "none of them"]
-    own = getattr(reader, "engine", reader)
+    own = getattr(reader, "local_model", None) or getattr(reader, "engine", reader)
     model = getattr(own, "model", None) or own._model
     scored = model.score
 

@@ -68,13 +68,13 @@ def measure(model: str, precision: str, tokens: int) -> dict[str, str | int]:
     if sys.platform == "linux":  # memory freed earlier must not be counted as there already
         ctypes.CDLL("libc.so.6").malloc_trim(0)
     with Peak() as peak:
-        reader.engine.model.score(tree)
-    estimate = reader.engine.model.bytes_per_token * len(tree) + reader.engine.model.overhead.bytes(len(tree))
+        reader.local_model.model.score(tree)
+    estimate = reader.local_model.model.bytes_per_token * len(tree) + reader.local_model.model.overhead.bytes(len(tree))
     return {"precision": precision, "tokens": len(tree), "estimate": estimate, "peak": peak.bytes}
 
 
 def score(reader: Reader, tokens: int) -> None:
-    reader.engine.model.score(make_tree(np.random.default_rng(1), tokens))
+    reader.local_model.model.score(make_tree(np.random.default_rng(1), tokens))
 
 
 def make_tree(rng: np.random.Generator, tokens: int) -> PrefixTree:

@@ -129,7 +129,7 @@ def measure(model: Any, sequences: list[Any], precision: str, want: list[float])
         "cpu": cpu,
         "recurrent": share,
         "apart": float(np.abs(scores.logprob - np.array(want)).max()),
-        "state_bytes": reader.engine.model.state_bytes,
+        "state_bytes": reader.local_model.model.state_bytes,
     }
 
 

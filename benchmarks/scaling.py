@@ -72,7 +72,7 @@ def measure(reader: Reader, passages: int, candidates: int, rounds: int) -> dict
         "passes": len(trees),
         "seconds": statistics.median(seconds),
         "seconds_all": seconds,
-        "flops": work.flops(trees, reader.engine.model.config),
+        "flops": work.flops(trees, reader.local_model.model.config),
     }
 
 

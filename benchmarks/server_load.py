@@ -26,7 +26,7 @@ import uvicorn
 import fastreader as fr
 from fastreader.cli.demo import bundled
 from fastreader.integrations.serve.app import create_app
-from fastreader.integrations.serve.settings import Settings
+from fastreader.integrations.serve.settings import ServerSettings
 
 WORDS = 100  # of a passage that ten questions share
 QUESTIONS = 6  # of the demo; every pair of question and passages is ranked directly first
@@ -69,7 +69,7 @@ def main() -> None:
 @contextmanager
 def serving(reader: fr.Reader, pack: bool):
     """Run the server in a thread; yield its address."""
-    app = create_app(reader, Settings(pack=pack, timeout=300, max_requests=256))
+    app = create_app(reader, ServerSettings(pack=pack, timeout=300, max_requests=256))
     server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=0, log_level="error"))
     thread = threading.Thread(target=server.run)
     thread.start()

@@ -218,9 +218,9 @@ def child(arguments: argparse.Namespace, name: str, way: str, precision: str) ->
         facts = {
             "products": reader.arithmetic.products,
             "computed": sum(map(len, trees)),
-            "flops": sum(work.flops(trees, reader.engine.model.config).values()),
-            "estimated_bytes": reader.engine.model.bytes_per_token * longest
-            + reader.engine.model.overhead.bytes(longest),
+            "flops": sum(work.flops(trees, reader.local_model.model.config).values()),
+            "estimated_bytes": reader.local_model.model.bytes_per_token * longest
+            + reader.local_model.model.overhead.bytes(longest),
         }
 
         def score() -> list[float]:

@@ -271,7 +271,7 @@ class Study:
         except OutOfBudgetError as error:
             notes = [str(error)]
         observed = observed or self.observe(i)
-        with Session(self.reader.engine) as session:
+        with Session(self.reader.local_model) as session:
             return observed, self.readings(session, i, observed, measured, notes)
 
     def readings(

@@ -15,7 +15,7 @@ from fastreader import Example, sure
 from fastreader.core.protocol import ReaderProtocol
 from fastreader.errors import InputError
 from fastreader.reader.programs.readers import Readers
-from fastreader.sure.pipeline import Job
+from fastreader.sure.pipeline import SureJob
 from fastreader.sure.variants import find_method
 
 ROWS = [
@@ -53,7 +53,7 @@ class Row:
         readers: Readers,
         answered: Sequence[Example],
         load: Callable[[str], ReaderProtocol],
-    ) -> Job:
+    ) -> SureJob:
         """Return the work on one question.
 
         Args:
@@ -67,7 +67,7 @@ class Row:
         if self.judge is not None:
             judge = load(self.judge)
             readers = readers.with_stages(judge, ("validity", "ranking"))
-        return Job(example, self.method, own, readers)
+        return SureJob(example, self.method, own, readers)
 
     def count(self, passages: int) -> int:
         """Return the number of passages that it reads in a study with `passages`."""

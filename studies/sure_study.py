@@ -28,7 +28,7 @@ from fastreader.errors import InputError
 from fastreader.reader.programs.readers import Readers
 from fastreader.statistics import bootstrap, paired_bootstrap
 from fastreader.statistics.measures.answers import contained, exact_match, f1
-from fastreader.sure.pipeline import Job, run_group
+from fastreader.sure.pipeline import SureJob, run_group
 from fastreader.sure.store import Store
 
 MEASURES = {"EM": exact_match, "F1": f1, "contained": contained}
@@ -113,7 +113,7 @@ def limited(example: Example, row: Row, passages: int) -> Example:
     return Example(example.question, example.passages[: row.count(passages)], answers=example.answers)
 
 
-def answer(store: Store, jobs: dict[str, Job]) -> int:
+def answer(store: Store, jobs: dict[str, SureJob]) -> int:
     """Run the jobs that have no result, and store and measure the answers; return the number of failures."""
     todo = [key for key, job in jobs.items() if store.result(key, job.example) is None]
     failed = 0

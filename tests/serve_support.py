@@ -12,9 +12,9 @@ def serving(reader, **settings):
     import uvicorn
 
     from fastreader.integrations.serve.app import create_app
-    from fastreader.integrations.serve.settings import Settings
+    from fastreader.integrations.serve.settings import ServerSettings
 
-    app = create_app(reader, Settings(**settings))
+    app = create_app(reader, ServerSettings(**settings))
     server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=0, log_level="error"))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()

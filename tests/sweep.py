@@ -66,7 +66,7 @@ def verdict(family: str, changes: dict[str, Any]) -> Verdict:
         prompts = [context for context, _ in sequences[:4]]
         texts = reader.generate(prompts, max_new_tokens=_NEW_TOKENS, token_logprobs=True)
         with _truth(family, model) as true_model:
-            text, regret = _written(prompts, texts, true_model, reader.engine.model.regimes.fixed)
+            text, regret = _written(prompts, texts, true_model, reader.local_model.model.regimes.fixed)
     except UnsupportedModelError as error:
         return Verdict(refused=str(error).removeprefix(f"{type(model).__name__}: "), matters=matters)
     apart = [np.abs(got - want).max() for s in scores for got, want in zip(s.token_logprobs, own, strict=True)]

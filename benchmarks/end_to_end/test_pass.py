@@ -32,7 +32,7 @@ def test_pass(benchmark, reader, name):
     benchmark.extra_info |= {
         "given": sum(tree.stats.total_tokens for tree in trees),
         "computed": sum(map(len, trees)),
-        "flops": sum(work.flops(trees, reader.engine.model.config).values()),
+        "flops": sum(work.flops(trees, reader.local_model.model.config).values()),
     }
     scores = benchmark.pedantic(lambda: reader.score(sequences), rounds=3, warmup_rounds=1)
     assert len(scores.logprob) == len(sequences)

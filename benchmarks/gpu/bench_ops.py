@@ -38,7 +38,7 @@ from fastreader.ops.pointwise import gate, rms_norm, rotary
 from fastreader.ops.tree_attention import flash
 from fastreader.ops.tree_attention.plan import AttentionContext, AttentionPlan
 from fastreader.ops.tree_attention.triton import tree_attention_triton
-from fastreader.ops.tree_attention.triton_config import Config, default_config
+from fastreader.ops.tree_attention.triton_config import TreeAttentionConfig, default_config
 from fastreader.ops.triton_support import target_of
 
 DTYPE = torch.bfloat16
@@ -106,7 +106,7 @@ class Attention:
         weights = scores.masked_fill(~visible, float("-inf")).softmax(-1)
         return rows, (weights @ value).transpose(0, 1)
 
-    def configured(self, config: Config) -> Tensor:
+    def configured(self, config: TreeAttentionConfig) -> Tensor:
         places = torch.arange(len(self.tree), device="cuda")
         operands = (self.query, self.key, self.value, self.subtree_end, places, None, None)
         return tree_attention_triton(
@@ -243,7 +243,7 @@ def tune_attention(name: str, attention: Attention, rows: Tensor, golden: Tensor
     """Yield every configuration around the pinned one."""
     print(f"pinned: {default_config(target_of(attention.query.device), attention.shape.size, DTYPE, 4096)}")
     for m, n, warps, stages in itertools.product((64, 128), (32, 64, 128), (4, 8), (2, 3, 4)):
-        config = Config(m, n, warps, stages)
+        config = TreeAttentionConfig(m, n, warps, stages)
         try:
             assert_right(str(config), attention.configured(config)[rows], golden, 0.02)
             call = lambda c=config: attention.configured(c)  # noqa: E731

@@ -23,7 +23,7 @@ import gpu_device
 import numpy as np
 import torch
 import transformers
-from gpu_rows import Rates, Row, Rows
+from gpu_rows import DecodedText, Rates, Rows
 from gpu_workloads import SEQUENCES, SHAPES, Sequences
 from torch.profiler import ProfilerActivity, profile
 
@@ -32,10 +32,10 @@ from fastreader.cli.packing_gain.groups import Group
 from fastreader.core.options import GenerateOptions
 from fastreader.core.tree import PrefixTree
 from fastreader.models.passes.pass_graphs import PassGraphs, recorder
-from fastreader.models.passes.row_keys import RowCache
+from fastreader.models.passes.row_keys import RowKeys
 from fastreader.models.tree_model import TreeModel
 from fastreader.reader.generation.gpu_writing import DeviceRows
-from fastreader.reader.generation.text_so_far import Row as Text
+from fastreader.reader.generation.text_so_far import DecodedText as Text
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -139,7 +139,7 @@ def bench_steps(rows: Rows, model: TreeModel, own: Any, name: str, count: int, r
     floor = rates.floor(0.0, weights + count * PROMPT * model.key_value_bytes)
     for way, record in (("launched", None), ("CUDA graph", recorder(model.device))):
         texts = [Text(prompt, STEPS + 8, None, None, tokens=[1]) for prompt in prompts]
-        cache = RowCache(tree, key_values, leaves, STEPS + 8)
+        cache = RowKeys(tree, key_values, leaves, STEPS + 8)
         written = DeviceRows(model, cache, texts, options, frozenset(), record)
         for _ in range(4):
             written.step().get()
@@ -148,10 +148,10 @@ def bench_steps(rows: Rows, model: TreeModel, own: Any, name: str, count: int, r
         rows.add(row("steps", name, f"a step of {count} texts", way, taken, floor))
 
 
-def row(suite: str, model: str, case: str, way: str, seconds: list[float], floor: float) -> Row:
+def row(suite: str, model: str, case: str, way: str, seconds: list[float], floor: float) -> DecodedText:
     """Return the row of a way that took these seconds."""
     low, median, high = (1e3 * float(np.percentile(seconds, p)) for p in (10, 50, 90))
-    return Row(suite, model, case, way, median, low, high, floor)
+    return DecodedText(suite, model, case, way, median, low, high, floor)
 
 
 def profiled(way: Callable[[], Any]) -> str:

@@ -31,7 +31,7 @@ from fastreader.models.passes.pass_graphs import VARIABLE, PassGraphs
 from fastreader.models.rewriting.fused import FusedLayer
 from fastreader.models.tree_model import TreeModel
 from fastreader.reader.generation import gpu_writing
-from fastreader.reader.generation.text_so_far import Row
+from fastreader.reader.generation.text_so_far import DecodedText
 
 PROMPT, TOKENS = 700, 40  # of a text to write, and written
 
@@ -120,7 +120,7 @@ def step_milliseconds(model: TreeModel, texts: int, replayed: bool) -> float:
     ):
         key_values = model.new_key_values(tree, leaves_only=True)
         model.hidden(tree, key_values=key_values, rows=tree.leaves)
-        rows = [Row(prompt, TOKENS, None, None, tokens=[1]) for prompt in prompts]
+        rows = [DecodedText(prompt, TOKENS, None, None, tokens=[1]) for prompt in prompts]
         gpu_writing.write_on_device(engine, tree, key_values, leaves, rows, options, frozenset([9]), lambda count: None)
     return 1e3 * float(np.min(np.diff(stamps)))
 

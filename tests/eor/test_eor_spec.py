@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastreader.eor import PAPER
-from fastreader.eor.spec import Compress, Concat, Rerank, Source, SpecError, Top, expand, parse, walk
+from fastreader.eor.spec import ChunkRerank, Compress, Concat, Source, SpecError, Top, expand, parse, walk
 from fastreader.errors import InputError
 
 
@@ -13,12 +13,12 @@ def test_round_trip_as_text(name):
 
 
 def test_precedence_of_the_papers_example():
-    assert parse("SE@RR@5&Wiki@5@CP") == Compress(Concat((Top(Rerank(Source("SE")), 5), Top(Source("Wiki"), 5))))
+    assert parse("SE@RR@5&Wiki@5@CP") == Compress(Concat((Top(ChunkRerank(Source("SE")), 5), Top(Source("Wiki"), 5))))
 
 
 names = st.sampled_from(["SE", "Wiki", "PK", "HB", "x", "BM25-80", "a.b_c", "RR", "CP"])
 parts = st.builds(
-    lambda name, rerank, k: Top(s, k) if (s := Rerank(Source(name)) if rerank else Source(name)) and k else s,
+    lambda name, rerank, k: Top(s, k) if (s := ChunkRerank(Source(name)) if rerank else Source(name)) and k else s,
     names,
     st.booleans(),
     st.integers(0, 30),

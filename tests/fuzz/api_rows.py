@@ -79,7 +79,7 @@ class World:
         self.conflicts = fr.conflicts(self.reader, QUESTION, self.passages, ["Nile", "Seine"])
         self.ranked = moi.rerank(self.reader, QUESTION, self.passages)
         self.probe = moi.probe(self.reader, [self.example], [0])
-        self.materials = noise.gather(self.example, random=noise.Pool(self.pool), random_count=1)
+        self.materials = noise.gather(self.example, random=noise.DistractorPool(self.pool), random_count=1)
         self.noise_answers = noise.ask(
             self.reader, [self.materials], ["gold", "closed_book", "random:1:near"], max_new_tokens=2
         )[0]
@@ -214,7 +214,7 @@ RERANK = {
 }
 
 ROWS: dict[str, Row] = {
-    "Session": lambda w: {"engine": w.reader.engine, "max_bytes": None, "cache_scored": False},
+    "Session": lambda w: {"local_model": w.reader.local_model, "max_bytes": None, "cache_scored": False},
     "Session.continuation": lambda w: (w.session, {"text": "Nile", "end": True, **CHAT}),
     "Session.generate": lambda w: (w.session, {"prompts": ["Answer"], **GENERATE}),
     "Session.loglikelihood": lambda w: (w.session, {"requests": [("Answer", " Nile")], **LOGLIKELIHOOD}),
@@ -651,8 +651,11 @@ ROWS: dict[str, Row] = {
     "noise.NoiseTemplate": lambda w: fields_of(noise.NoiseTemplate()),
     "noise.NoiseTemplate.pieces": lambda w: (noise.NoiseTemplate(), {"question": QUESTION, "passages": w.passages}),
     "noise.NoiseTemplate.refused": lambda w: (noise.NoiseTemplate(), {"reply": "NO-RES"}),
-    "noise.Pool": lambda w: {"passages": w.pool, "seed": 0},
-    "noise.Pool.draw": lambda w: (noise.Pool(w.pool), {"count": 1, "key": "q", "accept": lambda passage: True}),
+    "noise.DistractorPool": lambda w: {"passages": w.pool, "seed": 0},
+    "noise.DistractorPool.draw": lambda w: (
+        noise.DistractorPool(w.pool),
+        {"count": 1, "key": "q", "accept": lambda passage: True},
+    ),
     "noise.RandomWords": lambda w: {"vocabulary": ["a", "b"], "length": 3, "seed": 0},
     "noise.RandomWords.draw": lambda w: (
         noise.RandomWords(["a"], 2),
@@ -689,7 +692,7 @@ ROWS: dict[str, Row] = {
     "noise.by_title": lambda w: {"passages": w.passages},
     "noise.gather": lambda w: {
         "example": w.example,
-        "random": noise.Pool(w.pool),
+        "random": noise.DistractorPool(w.pool),
         "random_count": 1,
         "titles": None,
         "others": [w.other],
@@ -840,9 +843,9 @@ ROWS: dict[str, Row] = {
         "max_answer_tokens": 2,
     },
     "sure.parse_candidates": lambda w: {"reply": "(a) Nile (b) Seine", "k": 2, "longest": 20},
-    "sure.variants.Method": lambda w: fields_of(variants.find_method("base")),
-    "sure.variants.Method.limited": lambda w: (variants.find_method("base"), {"count": 1}),
-    "sure.variants.Method.run": lambda w: (variants.find_method("base"), {"task": w.task}),
+    "sure.variants.Variant": lambda w: fields_of(variants.find_method("base")),
+    "sure.variants.Variant.limited": lambda w: (variants.find_method("base"), {"count": 1}),
+    "sure.variants.Variant.run": lambda w: (variants.find_method("base"), {"task": w.task}),
     "sure.variants.find_method": lambda w: {"name": "base"},
     "sure.variants.rerank_passages": lambda w: {"text": "Nile", "passages": w.passages, "settings": None},
 }

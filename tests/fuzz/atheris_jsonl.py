@@ -14,7 +14,7 @@ EXAMPLES = tuple(json.dumps(row).encode() for row in ROWS)
 
 def make() -> Target:
     from fastreader.data.read import parse_json
-    from fastreader.data.rows import Document, check, parse_row
+    from fastreader.data.rows import DocumentRow, check, parse_row
     from fastreader.eor import Answers
     from fastreader.errors import InputError
 
@@ -23,7 +23,7 @@ def make() -> Target:
             row = parse_json(data)
         except InputError:
             return
-        for read in (parse_row, lambda row: check(Document, row).passage(), _votes):
+        for read in (parse_row, lambda row: check(DocumentRow, row).passage(), _votes):
             try:
                 found = read(row)
             except InputError:

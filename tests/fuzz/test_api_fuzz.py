@@ -105,7 +105,7 @@ ALIASES = {  # parameters of parsers: what their text means is a word of its own
     "eor.Voter.from_dict": {"similarities": "similarity"},
     "eor.Voter.load": {"similarities": "similarity"},
     "eor.Voter.vote": {"answers": "retriever_weights"},  # of another number of retrievers
-    "noise.Pool.draw": {"accept": "unrelated"},
+    "noise.DistractorPool.draw": {"accept": "unrelated"},
     "noise.RandomWords.draw": {"accept": "hold an answer"},
     "noise.ask": {"layouts": "layout"},
     "noise.ask_cost": {"layouts": "layout"},

@@ -30,7 +30,7 @@ def test_replayed_passes(precision: str, monkeypatch: pytest.MonkeyPatch) -> Non
     eager = reader(precision)
     monkeypatch.setenv(VARIABLE, "1")
     recorded = reader(precision)
-    graphs = recorded.engine.model.graphs
+    graphs = recorded.local_model.model.graphs
     assert graphs is not None
     for seed in range(6):
         sequences = sequences_of(seed)

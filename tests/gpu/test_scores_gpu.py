@@ -25,7 +25,7 @@ def test_precisions(family: str) -> None:
     errors = {}
     for precision in ("fast", "high", "exact"):
         reader = Reader.load((there, byte_tokenizer()), precision=precision)
-        assert reader.engine.model.why_not_upcast is None
+        assert reader.local_model.model.why_not_upcast is None
         errors[precision] = np.abs(np.concatenate(reader.score(SEQUENCES).token_logprobs) - truth)
     assert errors["exact"].max() < 2e-4
     assert errors["high"].max() < 5e-3

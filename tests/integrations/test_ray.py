@@ -21,7 +21,7 @@ ray = framework("ray", "ray")
 framework("ray.data", "ray")
 
 from fastreader.integrations.ray import (  # noqa: E402
-    Pool,
+    ActorPool,
     ReaderReference,
     rerank,
     rerank_dataset,
@@ -31,7 +31,7 @@ from fastreader.integrations.ray import (  # noqa: E402
 
 pytestmark = pytest.mark.timeout(300)  # two actors load readers, on two cores
 ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # actors cannot import this file
-POOL = Pool(actors=2, batch_size=7)
+POOL = ActorPool(actors=2, batch_size=7)
 TEXTS = ["The Nile is a river.", "Bread is baked.", "A long river flows.", "Cats sleep.", "Rain falls."]
 
 
@@ -212,7 +212,7 @@ def test_an_actor_that_always_dies_ends_the_call(connected, model, tmp_path):
             return reader
 
     with pytest.raises(FastreaderError, match="an actor died again and again in one batch"):
-        list(rerank(Dying(model, tmp_path).reference(), examples(3), pool=Pool(batch_size=3)))
+        list(rerank(Dying(model, tmp_path).reference(), examples(3), pool=ActorPool(batch_size=3)))
     assert len(list(tmp_path.iterdir())) == 4  # the first try and three more
 
 
@@ -262,7 +262,7 @@ def test_no_cluster_at_the_address(model):
 )
 def test_a_pool_checks_its_numbers(name, value):
     with pytest.raises(InputError, match=f"{name}: expected"):
-        Pool(**{name: value})
+        ActorPool(**{name: value})
 
 
 def test_a_cached_model_folder_is_the_same_in_actors(connected, model, monkeypatch, tmp_path):
@@ -272,12 +272,12 @@ def test_a_cached_model_folder_is_the_same_in_actors(connected, model, monkeypat
             return super().__call__()
 
     monkeypatch.setenv("FASTREADER_CACHE", str(tmp_path / "models"))
-    assert len(list(rerank(Noting(model, tmp_path).reference(), examples(2), pool=Pool()))) == 2
+    assert len(list(rerank(Noting(model, tmp_path).reference(), examples(2), pool=ActorPool()))) == 2
     assert pathlib.Path(tmp_path / "noted").read_text() == str(tmp_path / "models")
 
 
 def test_an_outcome_that_comes_twice_or_never(connected, reader, monkeypatch):
-    plain = Pool.map
+    plain = ActorPool.map
 
     def twice(self, dataset, *given):
         return plain(self, dataset, *given).union(plain(self, dataset, *given))
@@ -285,8 +285,8 @@ def test_an_outcome_that_comes_twice_or_never(connected, reader, monkeypatch):
     def never(self, dataset, *given):
         return plain(self, dataset, *given).filter(lambda row: row["id"] != "q3")
 
-    monkeypatch.setattr(Pool, "map", twice)
-    assert values(rerank(reader, examples(9), pool=Pool())).keys() == {f"q{i}" for i in range(9)}  # none twice
-    monkeypatch.setattr(Pool, "map", never)
+    monkeypatch.setattr(ActorPool, "map", twice)
+    assert values(rerank(reader, examples(9), pool=ActorPool())).keys() == {f"q{i}" for i in range(9)}  # none twice
+    monkeypatch.setattr(ActorPool, "map", never)
     with pytest.raises(FastreaderError, match=r"Ray returned no result for 1 of 9 questions: \['q3'\]"):
-        list(rerank(reader, examples(9), pool=Pool()))
+        list(rerank(reader, examples(9), pool=ActorPool()))

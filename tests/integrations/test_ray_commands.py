@@ -17,7 +17,7 @@ os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 ray = framework("ray", "ray")
 framework("ray.data", "ray")
 
-from fastreader.integrations.ray import Pool, run_study  # noqa: E402
+from fastreader.integrations.ray import ActorPool, run_study  # noqa: E402
 
 pytestmark = pytest.mark.timeout(200)
 TEXTS = ["The Nile is a river.", "Bread is baked.", "A long river flows.", "Cats sleep.", "Rain falls."]
@@ -131,9 +131,11 @@ def test_a_study_has_the_same_rows(questions, model, tmp_path):
     from fastreader import study as here
 
     plain = here.run_study(study_of(questions, model), tmp_path / "here", progress=False)
-    first = run_study(study_of(questions, model, limit=6), tmp_path / "there", pool=Pool(actors=2), progress=False)
+    first = run_study(study_of(questions, model, limit=6), tmp_path / "there", pool=ActorPool(actors=2), progress=False)
     assert first.fresh == 6 * len(METHODS) and not first.failed
-    done = run_study(study_of(questions, model), tmp_path / "there", pool=Pool(actors=2), resume=True, progress=False)
+    done = run_study(
+        study_of(questions, model), tmp_path / "there", pool=ActorPool(actors=2), resume=True, progress=False
+    )
     assert (done.rows, done.fresh, done.failed) == (plain.rows, 4 * len(METHODS), plain.failed)
     rows = {name: {row["id"]: row for row in RunFolder(tmp_path / name).rows()} for name in ("here", "there")}
     assert len(rows["there"]) == done.rows

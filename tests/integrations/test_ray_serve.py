@@ -70,10 +70,10 @@ def test_an_app_in_two_replicas(port, model):
 
 def test_the_server_in_a_replica(port, model):
     from fastreader.integrations.serve.app import create_app as create_server
-    from fastreader.integrations.serve.settings import Settings
+    from fastreader.integrations.serve.settings import ServerSettings
 
     reader = fr.Reader.load(model, device="cpu", precision="exact")
-    serve.run(deployment(create_server, reader, cpus=0.5, settings=Settings(max_requests=4)))
+    serve.run(deployment(create_server, reader, cpus=0.5, settings=ServerSettings(max_requests=4)))
     texts = ["The Nile is a river.", "Bread is baked."]
     body = json.dumps({"query": "Which river?", "documents": texts}).encode()
     asked = urllib.request.Request(

@@ -47,7 +47,7 @@ def test_precisions(family):
 
     def error(precision):
         reader = Reader.load((stored, byte_tokenizer()), precision=precision)
-        upcast = reader.engine.model.why_not_upcast is None
+        upcast = reader.local_model.model.why_not_upcast is None
         got = np.concatenate(reader.score(sequences).token_logprobs)
         return np.abs(got - truth), upcast
 

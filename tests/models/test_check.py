@@ -52,18 +52,18 @@ def accepted(family, factor, precision):
     right = np.concatenate(reader.score(sequences).token_logprobs)
     missed, refused = {}, 0
     for name, mutant in MUTANTS.items():
-        with mutant(reader.engine.model):
+        with mutant(reader.local_model.model):
             moved = np.abs(np.concatenate(reader.score(sequences).token_logprobs) - right).max()
             if name == "generation_scale":  # no score shows it
                 moved = 1.0
             try:
-                check(reader.engine.model)
+                check(reader.local_model.model)
             except UnsupportedModelError:
                 refused += 1
             else:
                 if moved > MOVED:
                     missed[name] = moved
-    check(reader.engine.model)  # the mutants are gone
+    check(reader.local_model.model)  # the mutants are gone
     return missed, refused
 
 
@@ -91,9 +91,9 @@ def test_no_wrong_pass_is_accepted(family):
 def test_what_only_some_families_have_is_checked(family, mutant, precision):
     model = registry.tiny_model(family, registry.SHARING if "gemma" in family else registry.patterns(family)[0])
     reader = Reader.load((model, byte_tokenizer()), device="cpu", precision=precision)
-    with MUTANTS[mutant](reader.engine.model), pytest.raises(UnsupportedModelError):
-        check(reader.engine.model)
-    check(reader.engine.model)
+    with MUTANTS[mutant](reader.local_model.model), pytest.raises(UnsupportedModelError):
+        check(reader.local_model.model)
+    check(reader.local_model.model)
 
 
 @pytest.mark.fuzz
@@ -109,9 +109,9 @@ def test_no_wrong_pass_is_accepted_anywhere(family, factor, precision):
 def test_a_window_longer_than_the_texts_is_checked(mutant):
     model = tiny("Gemma3, window", sliding_window=128)
     reader = Reader.load((model, byte_tokenizer()), device="cpu", precision="exact")
-    with MUTANTS[mutant](reader.engine.model), pytest.raises(UnsupportedModelError, match="attention of layer 0"):
-        check(reader.engine.model)
-    assert reader.engine.model.windows == [128, None, 128]
+    with MUTANTS[mutant](reader.local_model.model), pytest.raises(UnsupportedModelError, match="attention of layer 0"):
+        check(reader.local_model.model)
+    assert reader.local_model.model.windows == [128, None, 128]
     assert reader.model.config.sliding_window == 128
 
 
@@ -241,8 +241,8 @@ def test_short_contexts_are_checked():
         model = tiny("GPT2", n_positions=positions)
         torch.nn.init.normal_(model.transformer.wpe.weight, std=0.5)
         reader = Reader.load((model, byte_tokenizer()), device="cpu", precision="exact")
-        with MUTANTS["logit_scale"](reader.engine.model), pytest.raises(UnsupportedModelError):
-            check(reader.engine.model)
+        with MUTANTS["logit_scale"](reader.local_model.model), pytest.raises(UnsupportedModelError):
+            check(reader.local_model.model)
 
 
 def test_the_check_leaves_the_callers_model_as_it_was():

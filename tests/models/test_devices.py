@@ -350,7 +350,7 @@ def test_the_device_with_the_least_memory_counts(devices, monkeypatch):
     monkeypatch.setattr(memory, "free_bytes", free.__getitem__)
     model = tiny("Llama")
     reader = Reader.load((spread(model, layers_of(model, FAKE)), byte_tokenizer()), precision="exact")
-    own = reader.engine.model
+    own = reader.local_model.model
     assert reader.budget() == memory.pass_limits(own.bytes_per_token, [FAKE[1]], own.overhead)[0]
     with reader.session([1, 2, 3]) as session:
         assert session._allowed == 5_000_000

@@ -234,7 +234,9 @@ def test_layouts_that_transformers_does_not_describe(family):
     for model, precision in ((wide, "exact"), (stored, "high")):
         reader = Reader.load((model, byte_tokenizer()), device="cpu", precision=precision)
         assert "mixture of experts" in reader.describe()["forward"]
-        mixtures = [m for m in reader.engine.model.model.modules() if isinstance(m, (SortedExperts, ParallelExperts))]
+        mixtures = [
+            m for m in reader.local_model.model.model.modules() if isinstance(m, (SortedExperts, ParallelExperts))
+        ]
         layers = [m for mixture in mixtures for m in mixture.modules() if isinstance(m, UpcastLinear)]
         assert layers and all(layer.stored[0].weight.dtype == model.dtype for layer in layers)
         for got, want in zip(reader.score(SEQUENCES).token_logprobs, truth, strict=True):

@@ -34,7 +34,7 @@ FUSED = {
 
 
 def counts(reader):
-    found = Counter(type(m) for m in reader.engine.model.model.modules())
+    found = Counter(type(m) for m in reader.local_model.model.model.modules())
     return tuple(found[kind] for kind in (FusedLayer, FusedAttention, FusedFeedForward, FusedNorm))
 
 

@@ -20,11 +20,11 @@ from pretended import META, Launches, launching, pretended
 from fastreader.core.options import GenerateOptions
 from fastreader.core.tree import PrefixTree
 from fastreader.errors import InputError
-from fastreader.models.passes.row_keys import RowCache
+from fastreader.models.passes.row_keys import RowKeys
 from fastreader.models.tree_model import TreeModel
 from fastreader.ops.tree_attention.triton_config import default_config
 from fastreader.reader.generation.gpu_writing import DeviceRows
-from fastreader.reader.generation.text_so_far import Row
+from fastreader.reader.generation.text_so_far import DecodedText
 
 TREE = PrefixTree.build([(list(range(40)), [7, 9, i]) for i in range(5)] + [([1, 2, 3], [5, 200])])
 LAYERS = 3
@@ -127,11 +127,11 @@ def written(model: TreeModel, prompts: int) -> tuple[DeviceRows, list[Launches]]
     tree = PrefixTree.build([(list(range(40 + i // 8)), []) for i in range(prompts)])
     key_values = model.new_key_values(tree, leaves_only=True)
     options = GenerateOptions(max_new_tokens=9, temperature=1.0, top_p=0.9, token_logprobs=True)
-    rows = [Row([0], 9, np.random.default_rng(i), None, tokens=[1]) for i in range(prompts)]
+    rows = [DecodedText([0], 9, np.random.default_rng(i), None, tokens=[1]) for i in range(prompts)]
     steps = []
     with launching():
         model.hidden(tree, key_values=key_values, rows=tree.leaves)
-        cache = RowCache(tree, key_values, np.sort(tree.leaves), 8)
+        cache = RowKeys(tree, key_values, np.sort(tree.leaves), 8)
         device_rows = DeviceRows(model, cache, rows, options, frozenset([3]))
     for _ in range(4):
         steps.append(Launches())

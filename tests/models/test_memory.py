@@ -100,7 +100,7 @@ def test_the_overhead_follows_the_number_of_threads(monkeypatch):
 
 
 def test_what_the_config_fixes_is_computed_once(monkeypatch):
-    model = Reader.load((tiny_llama(), byte_tokenizer()), precision="exact").engine.model
+    model = Reader.load((tiny_llama(), byte_tokenizer()), precision="exact").local_model.model
     names = ("forward_path", "bytes_per_token", "overhead", "max_length", "key_value_bytes", "end_tokens")
     before = [getattr(model, name) for name in names]
     monkeypatch.setattr(model, "config", None)

@@ -111,7 +111,7 @@ def test_readers_multiply_so(family, precision, way, allowed):
 def test_a_model_that_keeps_its_modules_runs_in_float32_where_int16_is_chosen():
     stored = tiny("GPT2").to(torch.bfloat16)
     reader = Reader.load((stored, byte_tokenizer()), device="cpu", precision="fast", products="int16")
-    assert reader.engine.model.dtype == torch.float32
+    assert reader.local_model.model.dtype == torch.float32
 
 
 def test_measuring_takes_a_moment():

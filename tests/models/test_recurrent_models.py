@@ -75,11 +75,11 @@ def test_no_wrong_pass_is_accepted(family):
         right = np.concatenate(reader.score(sequences).token_logprobs)
         moved = {}
         for name in ("no_parent_state", "state_of_another_branch", *CONVOLUTIONS):
-            with MUTANTS[name](reader.engine.model):
+            with MUTANTS[name](reader.local_model.model):
                 moved[name] = np.abs(np.concatenate(reader.score(sequences).token_logprobs) - right).max()
                 if moved[name] > 1e-4:
                     with pytest.raises(UnsupportedModelError, match="differ"):
-                        check(reader.engine.model)
+                        check(reader.local_model.model)
         if family != "lfm2":
             assert moved["no_parent_state"] > 1e-3
         if family != "minimax":
@@ -151,7 +151,7 @@ def test_sessions_continue_from_states(family):
 
 def test_states_count_as_memory_of_a_session():
     reader = loaded(tiny_model("mamba2", patterns("mamba2")[0]))
-    model = reader.engine.model
+    model = reader.local_model.model
     # a state of 8 heads, 16 by 16, and three inputs of 128 + 2 * 2 * 16 channels, in each of 3 layers, float32
     assert model.state_bytes == 3 * 4 * (8 * 16 * 16 + 3 * 192)
     prefix = list(range(1, 40))
@@ -164,7 +164,7 @@ def test_states_count_as_memory_of_a_session():
 @pytest.mark.parametrize(("family", "heads"), [("mamba2", 8), ("qwen3_next", 4), ("jamba", 0), ("lfm2", 0)])
 def test_pairs_of_tokens_count_as_memory_of_a_pass(family, heads, monkeypatch):
     """Where the Triton kernels of matrix states run: P and M, float32 of 16 tokens each, for a token and head."""
-    model = loaded(tiny_model(family, patterns(family)[0])).engine.model
+    model = loaded(tiny_model(family, patterns(family)[0])).local_model.model
     elsewhere = model.__dict__.pop("bytes_per_token", None) or model.bytes_per_token
     model.__dict__.pop("bytes_per_token", None)
     monkeypatch.setattr(triton_support, "on_gpu", lambda device: True)
@@ -176,7 +176,7 @@ def test_layers_run_fused_around_their_mixers(pattern):
     """With the same scores, also of the last layer's selected rows."""
     model = tiny_model("qwen3_5_text", PATTERNS["qwen3_5_text"][pattern])
     reader = loaded(model)
-    base = reader.engine.model.model.base_model
+    base = reader.local_model.model.model.base_model
     kinds = [type(layer) for layer in base.layers]
     mixed = ["linear_attn" in dict(layer.named_children()) for layer in base.layers]
     fused = FusedLayer if extension.why_missing() is None else MixedLayer
@@ -192,7 +192,7 @@ def test_layers_run_fused_around_their_mixers(pattern):
 @pytest.mark.parametrize(("family", "gated_first"), [("qwen3_5_text", False), ("bamba", True)])
 def test_gated_norms_run_fused_in_their_order(family, gated_first):
     reader = loaded(tiny_model(family, patterns(family)[0]))
-    norms = [m for m in reader.engine.model.model.modules() if type(m).__name__.endswith("GatedNorm")]
+    norms = [m for m in reader.local_model.model.model.modules() if type(m).__name__.endswith("GatedNorm")]
     assert norms and {norm.gated_first for norm in norms} == {gated_first}
 
 
@@ -207,7 +207,7 @@ def test_a_layer_around_a_mixer_that_does_more_stays_as_it_was(monkeypatch):
     )
     model = tiny_model("qwen3_5_text", PATTERNS["qwen3_5_text"][0])
     reader = loaded(model)
-    assert not any(isinstance(layer, FusedEnd) for layer in reader.engine.model.model.base_model.layers)
+    assert not any(isinstance(layer, FusedEnd) for layer in reader.local_model.model.model.base_model.layers)
     sequences = random_sequences(np.random.default_rng(1), VOCABULARY)
     assert apart(reader.score(sequences).token_logprobs, one_by_one(model, sequences)) < 1e-4
 
@@ -222,7 +222,7 @@ def test_precisions(family):
     own = np.abs(np.concatenate(one_by_one(stored, sequences)) - truth)
     for precision in ("exact", "high", "fast"):
         reader = loaded(stored, precision=precision)
-        assert reader.engine.model.why_not_upcast is None
+        assert reader.local_model.model.why_not_upcast is None
         error = np.abs(np.concatenate(reader.score(sequences).token_logprobs) - truth)
         if precision == "fast":
             assert error.mean() < own.mean()
@@ -253,7 +253,7 @@ def test_the_given_model_is_left_as_it_was():
         assert not any(key.startswith("fastreader") for key in module.__dict__)
         assert "forward" not in module.__dict__
     for reader in readers:  # no pass hangs on a copy afterwards
-        assert not any("fastreader_pass" in module.__dict__ for module in reader.engine.model.model.modules())
+        assert not any("fastreader_pass" in module.__dict__ for module in reader.local_model.model.model.modules())
 
 
 def test_code_that_is_not_transformers_own_is_refused():
@@ -288,7 +288,7 @@ def test_a_reader_of_states_promises_no_bits():
 
 
 def test_states_are_kept_where_texts_may_continue():
-    model = loaded(tiny_model("mamba2", patterns("mamba2")[0])).engine.model
+    model = loaded(tiny_model("mamba2", patterns("mamba2")[0])).local_model.model
     tree = PrefixTree.build([([1, 2, 3, 4, 5], []), ([1, 2, 3, 6, 7], [])])
     assert model.new_key_values(tree).states.tokens.tolist() == [2, 3, 4, 5, 6]
     assert model.new_key_values(tree, leaves_only=True).states.tokens.tolist() == [4, 6]

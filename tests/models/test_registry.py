@@ -87,7 +87,7 @@ def test_longer_windows_of_gpt_neo_pass_the_check():
     rng = np.random.default_rng(0)
     sequences = [(rng.integers(0, VOCABULARY, n).tolist(), [5, 6]) for n in (29, 30, 31, 60)]
     reader = Reader.load((model, byte_tokenizer()), device="cpu", precision="exact")
-    assert reader.engine.model.windows == [None, 30, 30]
+    assert reader.local_model.model.windows == [None, 30, 30]
     for got, want in zip(reader.score(sequences).token_logprobs, one_by_one(model, sequences), strict=True):
         np.testing.assert_allclose(got, want, atol=1e-5)
 
@@ -116,7 +116,7 @@ def test_two_readers_of_a_family_that_holds_its_pass_do_not_mix():
     scores = [reader.score([sequence]).logprob[0] for reader in readers]
     assert scores[0] == scores[1]
     for reader in readers:
-        held = [module for module in reader.engine.model.model.modules() if "fastreader_pass" in module.__dict__]
+        held = [module for module in reader.local_model.model.model.modules() if "fastreader_pass" in module.__dict__]
         assert held == []
     assert not any("fastreader_pass" in module.__dict__ for module in model.modules())
 
@@ -126,7 +126,7 @@ def test_attention_of_layers_that_do_not_attend_once_is_not_captured(family):
     reader = Reader.load((tiny_model(family, patterns(family)[0]), byte_tokenizer()), device="cpu", precision="exact")
     tree = PrefixTree.build([([5, 6, 7, 8], [])])
     with pytest.raises(UnsupportedModelError, match=r"expected an attention call of each of 3 layers, got [126]"):
-        capture_attention(reader.engine.model, tree, [CaptureRequest([5, 6, 7], [8], [(0, 2)])])
+        capture_attention(reader.local_model.model, tree, [CaptureRequest([5, 6, 7], [8], [(0, 2)])])
 
 
 @pytest.mark.parametrize("family", ["gptj", "bloom", "deepseek_v32", "modernbert-decoder", "mllama", "mamba2"])

@@ -32,7 +32,7 @@ def queries(monkeypatch):
 
 
 def pass_of(family, precision):
-    model = Reader.load((tiny(family), byte_tokenizer()), precision=precision).engine.model
+    model = Reader.load((tiny(family), byte_tokenizer()), precision=precision).local_model.model
     return model, PrefixTree.build(SEQUENCES)
 
 

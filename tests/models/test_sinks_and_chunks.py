@@ -14,7 +14,7 @@ from fastreader.errors import UnsupportedModelError
 from fastreader.models.attention_capture import CaptureRequest, capture_attention
 from fastreader.models.check import check
 from fastreader.models.config.windows import Chunk, layer_windows
-from fastreader.models.passes.decode_keys import DecodeCache
+from fastreader.models.passes.decode_keys import DecodeKeys
 from fastreader.models.passes.key_values import KeyValues
 from fastreader.models.passes.packed_keys import AttentionParams
 from fastreader.moi.distill.gradients import GradientKeys
@@ -160,10 +160,10 @@ def test_no_wrong_pass_is_accepted(family):
     right = np.concatenate(reader.score(sequences).token_logprobs)
     missed, refused = {}, set()
     for name, mutant in MUTANTS.items():
-        with mutant(reader.engine.model):
+        with mutant(reader.local_model.model):
             moved = np.abs(np.concatenate(reader.score(sequences).token_logprobs) - right).max()
             try:
-                check(reader.engine.model)
+                check(reader.local_model.model)
             except UnsupportedModelError:
                 refused.add(name)
             else:
@@ -174,15 +174,15 @@ def test_no_wrong_pass_is_accepted(family):
     sunk = {"no_sinks", "sinks_of_the_next_head", "sinks_of_the_other_sign"}
     wanted = chunked if family.startswith("Llama4") else sunk | {"slopes"}
     assert wanted | ({"temperature_by_place", "slopes"} if family == "Llama4" else set()) <= refused
-    check(reader.engine.model)  # the mutants are gone
+    check(reader.local_model.model)  # the mutants are gone
 
 
 @pytest.mark.parametrize("name", ["window_wider", "window_narrower", "no_window", "temperature_by_place"])
 def test_chunks_and_steps_of_the_temperature_longer_than_the_texts_are_checked(name):
     reader = load(tiny("Llama4", attention_chunk_size=128, floor_scale=8192))
-    with MUTANTS[name](reader.engine.model), pytest.raises(UnsupportedModelError):
-        check(reader.engine.model)
-    assert reader.engine.model.windows == [Chunk(128), None, Chunk(128)]
+    with MUTANTS[name](reader.local_model.model), pytest.raises(UnsupportedModelError):
+        check(reader.local_model.model)
+    assert reader.local_model.model.windows == [Chunk(128), None, Chunk(128)]
     assert reader.model.config.attention_chunk_size == 128
     assert {m.floor_scale for m in reader.model.modules() if hasattr(m, "floor_scale")} == {8192}
 
@@ -200,7 +200,7 @@ def test_captured_attention_is_that_of_eager():
     prompt, answer = rng.integers(2, 261, 20).tolist(), rng.integers(2, 261, 4).tolist()
     spans = [(0, 5), (5, 13), (13, 20)]
     tree = PrefixTree.build([(prompt + answer, [])])
-    (captured,) = capture_attention(load(model).engine.model, tree, [CaptureRequest(prompt, answer, spans)])
+    (captured,) = capture_attention(load(model).local_model.model, tree, [CaptureRequest(prompt, answer, spans)])
     model.set_attn_implementation("eager")
     with torch.inference_mode():
         weights = model(torch.tensor([prompt + answer]), output_attentions=True).attentions
@@ -233,7 +233,7 @@ def test_decoding_with_sinks_and_slopes(rows, impl, row_by_row, window):
     kept = KeyValues([draw(len(tree), 2)], [draw(len(tree), 2)])
     slopes = None if isinstance(window, Chunk) else torch.tensor([0.4, 0.1, 0.02, -0.3])
     params = AttentionParams(0.5, window, None, None, torch.tensor([1.0, -2.0, 4.0, float("-inf")]), slopes)
-    cache = DecodeCache(tree, kept, leaves, 8, impl=impl, row_by_row=row_by_row)
+    cache = DecodeKeys(tree, kept, leaves, 8, impl=impl, row_by_row=row_by_row)
     paths = [tree.path(int(leaf)) for leaf in leaves]
     keys, values = ([list(t[0][path].double()) for path in paths] for t in (kept.keys, kept.values))
     for step in range(7):

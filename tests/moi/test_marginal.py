@@ -25,7 +25,10 @@ def test_mean_over_orderings_by_the_models_own_forward(tiny_reader):
     mean = np.zeros(len(found.candidates))
     for prompt in prompts:
         logs = np.array(
-            [v.sum() for v in one_by_one(tiny_reader.engine.model.original, [(prompt, c) for c in pieces.candidates])]
+            [
+                v.sum()
+                for v in one_by_one(tiny_reader.local_model.model.original, [(prompt, c) for c in pieces.candidates])
+            ]
         )
         weight = np.exp(logs - logs.max())
         mean += weight / weight.sum() / 3

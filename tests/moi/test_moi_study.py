@@ -120,7 +120,7 @@ def test_what_methods_share_is_run_once(study, monkeypatch):
     bias = PositionBias.load(folder / "run" / "bias-fold0.json")
     expected = METHODS["qg-matched"](reader, example.question, example.passages, bias=bias)
     calls = []
-    session = Session(reader.engine)
+    session = Session(reader.local_model)
     for name in ("score", "loglikelihood", "generate"):
         real = getattr(session, name)
         monkeypatch.setattr(session, name, lambda *a, real=real, name=name, **k: calls.append(name) or real(*a, **k))

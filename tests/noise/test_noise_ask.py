@@ -16,7 +16,7 @@ from fastreader.noise import NoiseAnswers, NoiseTemplate
 
 
 def materials(**changes) -> noise.Materials:
-    return noise.gather(example(**changes), random=noise.Pool(pool()), random_count=8)
+    return noise.gather(example(**changes), random=noise.DistractorPool(pool()), random_count=8)
 
 
 def test_the_prompt_has_the_parts_of_the_paper_in_order():
@@ -100,7 +100,7 @@ def test_every_layout_is_answered_over_long_or_missing():
 
 def test_fill_fills_the_context_and_not_more():
     reader = ScriptedReader(lambda prompt, i: "x")
-    m = noise.gather(example(), random=noise.Pool(pool()), random_count=20)
+    m = noise.gather(example(), random=noise.DistractorPool(pool()), random_count=20)
     pieces = NoiseTemplate().pieces(m.question, noise.layout(m, "random:5:near").passages)
     length = len(reader.prompt(pieces, lead="Answer:"))
     (result,) = noise.ask(reader, [m], ["random:fill:near"], context=length + 14)
@@ -161,7 +161,7 @@ def test_the_layouts_of_the_study_compute_at_most_55_percent_of_the_tokens(packa
     retrieved = [passage("retrieved", i) for i in range(9)]
     m = noise.gather(
         Example("where is the answer", [*retrieved[:2], gold, *retrieved[2:]], ["ANSWER"]),
-        random=noise.Pool([passage("random", i) for i in range(8)]),
+        random=noise.DistractorPool([passage("random", i) for i in range(8)]),
         random_count=8,
     )
     grid = ["closed_book", *noise.oracle_grid(), *noise.realistic_grid([4], [0, 1, 2, 4, 8])]

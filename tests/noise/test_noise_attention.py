@@ -25,7 +25,7 @@ ANSWERS = {
 
 @pytest.fixture(scope="module")
 def materials():
-    return noise.gather(example(), random=noise.Pool(pool()), random_count=4)
+    return noise.gather(example(), random=noise.DistractorPool(pool()), random_count=4)
 
 
 def tiny_gemma2():

@@ -32,7 +32,9 @@ def test_without_answers_there_are_no_kinds():
 
 
 def test_gather_puts_every_passage_in_one_place():
-    m = noise.gather(example(passages=[FIRST, GOLD, FIRST, OTHER, SECOND]), random=noise.Pool(pool()), random_count=5)
+    m = noise.gather(
+        example(passages=[FIRST, GOLD, FIRST, OTHER, SECOND]), random=noise.DistractorPool(pool()), random_count=5
+    )
     assert m.retrieved == (FIRST, GOLD, OTHER, SECOND)
     assert (m.gold, m.relevant, m.distracting) == (GOLD, (OTHER,), (FIRST, SECOND))
     assert len({p.id for p in m.random}) == 5 and all(p.id.isdigit() for p in m.random)
@@ -49,11 +51,11 @@ def test_a_repeated_passage_is_gold_if_one_of_the_two_is():
 class TestSources:
     def test_a_pool_draws_unrelated_passages_without_repeats(self):
         mixed = [GOLD, FIRST, *pool(10), Passage("Lando Calrissian again."), *pool(10)]
-        m = noise.gather(example(), random=noise.Pool(mixed), random_count=10)
+        m = noise.gather(example(), random=noise.DistractorPool(mixed), random_count=10)
         assert sorted(p.id for p in m.random) == sorted(str(i) for i in range(10))
 
     def test_a_shorter_draw_is_the_beginning_of_a_longer_one(self):
-        for source in (noise.Pool(pool(), seed=3), noise.RandomWords.of(pool(), seed=3)):
+        for source in (noise.DistractorPool(pool(), seed=3), noise.RandomWords.of(pool(), seed=3)):
             long = source.draw(12, "q", lambda p: True)
             assert source.draw(5, "q", lambda p: True) == long[:5]
             assert source.draw(12, "other", lambda p: True) != long
@@ -64,14 +66,14 @@ class TestSources:
 
     def test_every_passage_of_a_pool_is_as_likely(self):
         """3,000 draws of one out of 10: each about 300 times."""
-        source = noise.Pool(pool(10))
+        source = noise.DistractorPool(pool(10))
         counts = dict.fromkeys(map(str, range(10)), 0)
         for i in range(3000):
             counts[source.draw(1, str(i), lambda p: True)[0].id] += 1
         assert all(abs(count - 300) < 75 for count in counts.values())
 
     def test_all_of_a_pool(self):
-        assert len({p.id for p in noise.Pool(pool(30)).draw(30, "q", lambda p: True)}) == 30
+        assert len({p.id for p in noise.DistractorPool(pool(30)).draw(30, "q", lambda p: True)}) == 30
 
     def test_random_words(self):
         words = noise.RandomWords(["red", "green", "blue"], length=50)
@@ -81,7 +83,7 @@ class TestSources:
 
     def test_bad_input(self):
         with pytest.raises(InputError, match="expected 40 random passages for 'q1', but only 30 of 30"):
-            noise.gather(example(), random=noise.Pool(pool()), random_count=40)
+            noise.gather(example(), random=noise.DistractorPool(pool()), random_count=40)
         with pytest.raises(InputError, match="in a row hold an answer to 'q'"):
             noise.RandomWords(["a"]).draw(1, "q", lambda p: False)
         with pytest.raises(InputError, match=r"RandomWords.vocabulary: expected at least one word, got \[\]"):
@@ -146,7 +148,7 @@ class TestHard:
         related = Passage("It made the Kessel run.", "Millennium Falcon", "t1")
         giveaway = Passage("Lando Calrissian flew it once more.", "Millennium Falcon", "t2")
         others = [Example(f"who is {name}", [], [name]) for name in ("Boba Fett", "Greedo", "Dengar")]
-        pools = {"random": noise.Pool([related, *pool()]), "random_count": 4}
+        pools = {"random": noise.DistractorPool([related, *pool()]), "random_count": 4}
         titles = noise.by_title([GOLD, SECOND, related, giveaway])
         m = noise.gather(example(), titles=titles, others=others, hard_count=3, **pools)
         assert [p.id == "t1" for p in m.hard] == [False, True, False]

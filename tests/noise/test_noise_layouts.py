@@ -13,7 +13,7 @@ from fastreader.errors import InputError
 from fastreader.noise import Kind, LayoutSpec, MissingPassages
 from fastreader.noise.layouts import POSITIONS
 
-MATERIALS = noise.gather(example(), random=noise.Pool(pool()), random_count=8)
+MATERIALS = noise.gather(example(), random=noise.DistractorPool(pool()), random_count=8)
 R = MATERIALS.random
 
 
@@ -68,7 +68,9 @@ def test_oracle_layouts_hold_the_definitions(texts, gold_at, name, seed):
     passages = [Passage(f"{t} q", f"t{i}") for i, t in enumerate(texts)]
     gold = Passage("the answer is gold", "g", is_gold=True)
     passages.insert(min(gold_at, len(passages)), gold)
-    m = noise.gather(example(passages=passages, answers=["gold"]), random=noise.Pool(pool(), seed=seed), random_count=9)
+    m = noise.gather(
+        example(passages=passages, answers=["gold"]), random=noise.DistractorPool(pool(), seed=seed), random_count=9
+    )
     kind, count, position = name.split(":")
     n = int(count)
     try:
@@ -83,7 +85,7 @@ def test_oracle_layouts_hold_the_definitions(texts, gold_at, name, seed):
     others = [p for p in laid.passages if not p.is_gold]
     assert others == list(m.distracting[:n] if kind == "distracting" else m.random[:n])
     again = noise.gather(
-        example(passages=passages, answers=["gold"]), random=noise.Pool(pool(), seed=seed), random_count=9
+        example(passages=passages, answers=["gold"]), random=noise.DistractorPool(pool(), seed=seed), random_count=9
     )
     assert noise.layout(again, name) == laid
 
@@ -98,7 +100,7 @@ def test_realistic_layouts_hold_the_definition(k, m):
 @given(st.integers(0, 8))
 def test_fill_takes_as_many_as_fit(room):
     laid = noise.layout(
-        noise.gather(example(), random=noise.Pool(pool()), random_count=9),
+        noise.gather(example(), random=noise.DistractorPool(pool()), random_count=9),
         "retrieved:2+random:fill",
         fits=lambda passages: len(passages) <= 2 + room,
     )

@@ -18,7 +18,7 @@ CASES = int(os.environ.get("FASTREADER_DECODE_CASES", "12"))  # 500 have passed
 
 @pytest.mark.parametrize("seed", range(CASES))
 def test_random_ranges(seed: int) -> None:
-    from fastreader.ops.decode_attention.triton import Config, decode_attention_triton
+    from fastreader.ops.decode_attention.triton import DecodeAttentionConfig, decode_attention_triton
 
     rng = np.random.default_rng(seed)
     dtype = (torch.float32, torch.bfloat16, torch.float16)[seed % 3]
@@ -30,7 +30,7 @@ def test_random_ranges(seed: int) -> None:
     tables = ranges.tensors(len(query), list(map(len, keys)))
     got = decode_attention_triton(
         *(query, keys, values, tables, ranges.longest, options["scale"], *named),
-        config=Config(16, 4, 1),
+        config=DecodeAttentionConfig(16, 4, 1),
         num_splits=int(rng.integers(2, 6)),
     )
     close(got, want)

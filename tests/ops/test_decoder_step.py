@@ -12,7 +12,7 @@ from fastreader.errors import InputError
 from fastreader.ops import extension
 from fastreader.ops.decode_attention import Ranges, decode_attention
 from fastreader.ops.decoder_layer import decoder_layer_in, decoder_layer_out
-from fastreader.ops.decoder_step import Layer, Layers, RowKeys, Shape, decoder_step
+from fastreader.ops.decoder_step import Layer, Shape, StackedLayers, StepKeys, decoder_step
 from fastreader.ops.decoder_step.reference import PlainLayer, decoder_step_reference
 
 pytestmark = pytest.mark.skipif(not available(), reason=f"no C++ extension: {extension.why_missing()}")
@@ -71,21 +71,21 @@ class Step:
         arrays = (np.array(x, dtype=np.int32) for x in (range(0, 3 * self.rows + 1, 3), part, start, stop))
         return Ranges(*arrays)
 
-    def keys(self) -> RowKeys:
+    def keys(self) -> StepKeys:
         distinct = list(dict.fromkeys(self.windows))
-        return RowKeys(
+        return StepKeys(
             **{name: [x.clone() for x in tensors] for name, tensors in self.first.items()},
             slots=self.slots * CAPACITY + WRITTEN - 1,
             ranges=[self.ranges(window) for window in distinct],
             ranges_of=[distinct.index(window) for window in self.windows],
         )
 
-    def run(self) -> tuple[torch.Tensor, RowKeys]:
+    def run(self) -> tuple[torch.Tensor, StepKeys]:
         stream, keys = self.stream.clone(), self.keys()
-        decoder_step(stream, Layers(self.list, self.shape), self.angles, keys)
+        decoder_step(stream, StackedLayers(self.list, self.shape), self.angles, keys)
         return stream, keys
 
-    def layer_by_layer(self) -> tuple[torch.Tensor, RowKeys]:
+    def layer_by_layer(self) -> tuple[torch.Tensor, StepKeys]:
         """As `models.fused` and `models.decode_cache` do it."""
         stream, keys = self.stream.clone(), self.keys()
         for i, layer in enumerate(self.list):
@@ -185,7 +185,7 @@ def test_no_rows():
 
 
 def arguments(step: Step) -> tuple:
-    layers, keys = Layers(step.list, step.shape), step.keys()
+    layers, keys = StackedLayers(step.list, step.shape), step.keys()
     ranges = [t for r in keys.ranges for t in r.tensors(step.rows, [PROMPT, len(keys.new_keys[0])])]
     return (
         *(step.stream.clone(), *layers.before, *step.angles, *layers.after),
@@ -226,17 +226,17 @@ def test_layers_that_do_not_go_together_are_rejected():
     plain, normed, other = (Step(5, p, norms=n) for p, n in (("fast", "none"), ("fast", "head"), ("high", "none")))
     for layers in ([plain.list[0], normed.list[1]], [plain.list[0], other.list[1]]):
         with pytest.raises(InputError, match="expected layers alike"):
-            Layers(layers, plain.shape)
+            StackedLayers(layers, plain.shape)
     with pytest.raises(InputError, match="at least one layer"):
-        Layers([], plain.shape)
+        StackedLayers([], plain.shape)
     with pytest.raises(InputError, match=r"out must be \[40, 72\], got \[40, 96\]"):
         first = plain.list[0]
-        Layers(
+        StackedLayers(
             [Layer(*(first.first, first.second, first.projections, None, first.down, first.inner, first.down))],
             plain.shape,
         )
-    layers, keys = Layers(plain.list[:2], plain.shape), plain.keys()
+    layers, keys = StackedLayers(plain.list[:2], plain.shape), plain.keys()
     with pytest.raises(InputError, match="ranges of 2 layers"):
         decoder_step(plain.stream, layers, plain.angles, keys)
     with pytest.raises(InputError, match="and B slots"):
-        decoder_step(plain.stream[:2], Layers(plain.list, plain.shape), plain.angles, keys)
+        decoder_step(plain.stream[:2], StackedLayers(plain.list, plain.shape), plain.angles, keys)

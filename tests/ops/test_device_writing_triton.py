@@ -17,7 +17,7 @@ from fastreader import Reader
 from fastreader.core.protocol import Generation
 from fastreader.errors import NumericsError
 from fastreader.models.passes import pass_graphs
-from fastreader.models.passes.row_keys import RowCache
+from fastreader.models.passes.row_keys import RowKeys
 from fastreader.models.tree_model import TreeModel
 from fastreader.reader.generation import gpu_writing
 
@@ -36,7 +36,7 @@ def there() -> Reader:
 
     reader = Reader.load((tiny_llama(num_key_value_heads=1), byte_tokenizer()), precision="exact", check="off")
     with pretended():
-        reader.engine._model = TreeModel(tiny_llama(num_key_value_heads=1), "tiny", "exact", "torch", own=True)
+        reader.local_model._model = TreeModel(tiny_llama(num_key_value_heads=1), "tiny", "exact", "torch", own=True)
     return reader
 
 
@@ -122,7 +122,7 @@ def test_weights_that_give_no_number_are_reported(there: Reader, monkeypatch: py
 
     def broken(self: TreeModel, tokens: torch.Tensor, positions: torch.Tensor, keys: Any, *others: Any) -> torch.Tensor:
         found = states(self, tokens, positions, keys, *others)
-        return found * float("nan") if isinstance(keys, RowCache) else found
+        return found * float("nan") if isinstance(keys, RowKeys) else found
 
     monkeypatch.setattr(TreeModel, "states", broken)
     with pytest.raises(NumericsError, match="not finite"):

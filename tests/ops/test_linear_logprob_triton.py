@@ -35,7 +35,7 @@ def check(
     num_splits: int | None = None,
     shift: float = 0.0,
 ) -> None:
-    from fastreader.ops.linear_logprob.triton import Config, linear_logprob_triton
+    from fastreader.ops.linear_logprob.triton import LinearLogprobConfig, linear_logprob_triton
 
     generator = torch.Generator().manual_seed(rows + width)
     # Every second element of a wider tensor: strides other than 1.
@@ -44,7 +44,7 @@ def check(
     target = torch.randint(0, vocabulary, (rows, 2), generator=generator)[:, 1]
     offset = (torch.randn((vocabulary, 2), generator=generator) + shift).to(dtype)[:, 1] if bias else None
     labels = torch.tensor([[vocabulary - 1, 0, vocabulary // 2, 0]] * 2).T[:, 0]
-    config = None if block is None else Config(*block)
+    config = None if block is None else LinearLogprobConfig(*block)
     got = linear_logprob_triton(
         hidden, weight, target, offset, softcap, scale, labels, config=config, num_splits=num_splits
     )
@@ -134,7 +134,7 @@ def test_random_cases_grouped_swapped_and_joined(monkeypatch: pytest.MonkeyPatch
         bias = torch.randn(vocabulary) if seed % 3 == 0 else None
         target, labels = torch.randint(0, vocabulary, (rows,)), torch.randint(0, vocabulary, (2,))
         others = (target, bias, (None, 5.0)[seed % 5 == 0], (1.0, 0.25, -1.5)[seed % 7 % 3], labels)
-        config = triton.Config(16, (16, 32)[seed % 2], 16, 4, 2, swapped=seed % 4 > 1)
+        config = triton.DecodeAttentionConfig(16, (16, 32)[seed % 2], 16, 4, 2, swapped=seed % 4 > 1)
         got = triton.linear_logprob_triton(
             hidden, weight, *others, config=config, num_splits=int(rng.integers(1, 5)), entropy=seed % 2 == 0
         )
@@ -156,7 +156,7 @@ def test_tiles_loaded_by_descriptors(rows: int, swapped: bool, monkeypatch: pyte
     generator = torch.Generator().manual_seed(rows)
     hidden, weight = (torch.randn(count, 56, generator=generator).half() for count in (rows, 150))
     arguments = (hidden, weight, torch.arange(rows), None, None, 0.3)
-    config = triton.Config(16, 32, 16, 4, 2, swapped=swapped)
+    config = triton.DecodeAttentionConfig(16, 32, 16, 4, 2, swapped=swapped)
     by_pointers = triton.linear_logprob_triton(*arguments, config=config, num_splits=2)
     made = []
     honest = triton.TensorDescriptor.from_tensor

@@ -23,9 +23,9 @@ SMALL = (32, 16, 4, 2)  # blocks small enough that a hundred tokens take many
 
 def check(inputs: Inputs, block: tuple[int, int, int, int] | None = SMALL, num_splits: int | None = None) -> None:
     from fastreader.ops.tree_attention.triton import tree_attention_triton
-    from fastreader.ops.tree_attention.triton_config import Config
+    from fastreader.ops.tree_attention.triton_config import TreeAttentionConfig
 
-    config = None if block is None else Config(*block)
+    config = None if block is None else TreeAttentionConfig(*block)
     out, lse = tree_attention_triton(inputs.context(), config=config, num_splits=num_splits)
     golden, golden_lse = inputs.golden()
     eager, _ = inputs.eager(inputs.query.dtype)
@@ -175,7 +175,7 @@ def test_strided_indices() -> None:
 @pytest.mark.parametrize(("size", "heads"), [(16, (6, 2)), (64, (2, 1))])
 def test_tiles_loaded_by_descriptors(size: int, heads: tuple[int, int]) -> None:
     from fastreader.ops.tree_attention.triton import tree_attention_triton
-    from fastreader.ops.tree_attention.triton_config import Config
+    from fastreader.ops.tree_attention.triton_config import TreeAttentionConfig
 
     for length in (5, 130):
         inputs = attention_inputs(*random_forest(length, length), dtype=torch.float16, heads=heads, size=size)
@@ -183,7 +183,9 @@ def test_tiles_loaded_by_descriptors(size: int, heads: tuple[int, int]) -> None:
         inputs = replace(inputs, key=both[:, : heads[1]], value=both[:, heads[1] :])
         for num_splits in (1, 3):
             (out, lse), (plain, plain_lse) = (
-                tree_attention_triton(inputs.context(), config=Config(*SMALL, described=by), num_splits=num_splits)
+                tree_attention_triton(
+                    inputs.context(), config=TreeAttentionConfig(*SMALL, described=by), num_splits=num_splits
+                )
                 for by in (True, False)
             )
             assert torch.equal(out, plain)
@@ -192,12 +194,12 @@ def test_tiles_loaded_by_descriptors(size: int, heads: tuple[int, int]) -> None:
 
 def test_float32_as_two_terms() -> None:
     from fastreader.ops.tree_attention.triton import tree_attention_triton
-    from fastreader.ops.tree_attention.triton_config import Config
+    from fastreader.ops.tree_attention.triton_config import TreeAttentionConfig
 
     worst = 0.0
     for seed in range(20):
         inputs = attention_inputs(*random_forest(seed, 70), dtype=torch.float32, heads=(3, 1), size=16, seed=seed)
-        config = Config(*SMALL, split=True)
+        config = TreeAttentionConfig(*SMALL, split=True)
         out, lse = tree_attention_triton(inputs.context(), config=config, num_splits=1 + seed % 2)
         golden, golden_lse = inputs.golden()
         worst = max(worst, float((out - golden).abs().max()), float((lse - golden_lse).abs().max()))
@@ -207,13 +209,16 @@ def test_float32_as_two_terms() -> None:
 def test_another_tree_changes_nothing() -> None:
     """The keys that a query cannot see do not change a bit of its result."""
     from fastreader.ops.tree_attention.triton import tree_attention_triton
-    from fastreader.ops.tree_attention.triton_config import Config
+    from fastreader.ops.tree_attention.triton_config import TreeAttentionConfig
 
     inputs = attention_inputs(*forest([0] * 50 + [99] + [0] * 49), dtype=torch.float32, size=32)
     other = replace(inputs, key=inputs.key.clone(), value=inputs.value.clone())
     other.key[50:] *= -3
     other.value[50:] += 7
-    results = [tree_attention_triton(i.context(return_lse=False), config=Config(*SMALL))[0] for i in (inputs, other)]
+    results = [
+        tree_attention_triton(i.context(return_lse=False), config=TreeAttentionConfig(*SMALL))[0]
+        for i in (inputs, other)
+    ]
     assert torch.equal(results[0][:50], results[1][:50])
 
 
@@ -278,13 +283,13 @@ def test_unsupported_inputs_raise() -> None:
 @pytest.mark.parametrize("window", [None, 9])
 def test_opcheck(window: int | None) -> None:
     from fastreader.ops.tree_attention.triton import device_schedule
-    from fastreader.ops.tree_attention.triton_config import Config
+    from fastreader.ops.tree_attention.triton_config import TreeAttentionConfig
 
     inputs = attention_inputs(*random_forest(1, 40), dtype=torch.float32, heads=(3, 1), size=16)
     tables = device_schedule(inputs.plan().schedule(window, 8, 16), torch.device("cpu"))
     positions = (inputs.query_positions, inputs.key_positions) if window else (None, None)
     tensors = (inputs.query, inputs.key, inputs.value, inputs.subtree_end, inputs.query_node, *positions, *tables[:3])
     for return_lse, num_splits in ((True, 1), (False, 2)):
-        config = (return_lse, num_splits, [*Config(32, 16, 4, 2)[:4], 0, 0], None)
+        config = (return_lse, num_splits, [*TreeAttentionConfig(32, 16, 4, 2)[:4], 0, 0], None)
         options = (inputs.scale, window, None, torch.ones(3), torch.rand(3) if window else None)
         torch.library.opcheck(torch.ops.fastreader.tree_attention_triton.default, (*tensors, *options, *config))

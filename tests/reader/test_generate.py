@@ -131,13 +131,13 @@ def test_finished_rows_leave_the_batch(tiny_reader, monkeypatch):
     others = [tiny_reader.generate([p], max_new_tokens=40)[0][0].token_ids for p in (PROMPTS[0], PROMPTS[2])]
     stop = [next(t for t in tokens_ if t not in alone.token_ids) for tokens_ in others]
     widths = []
-    forward = tiny_reader.engine.model.forward
+    forward = tiny_reader.local_model.model.forward
 
     def counted(ids, positions, keys, *asked):
         widths.append(len(ids))
         return forward(ids, positions, keys, *asked)
 
-    monkeypatch.setattr(tiny_reader.engine.model, "forward", counted)
+    monkeypatch.setattr(tiny_reader.local_model.model, "forward", counted)
     results = tiny_reader.generate(PROMPTS[:3], max_new_tokens=40, stop_token_ids=stop)
     assert results[1][0].token_ids == alone.token_ids
     assert [g.finish_reason for (g,) in results] == ["stop", "length", "stop"]
@@ -211,9 +211,9 @@ def test_other_precisions_write_what_they_score_highest(family, precision):
 
 def test_memory_decides_the_split(tiny_reader, monkeypatch):
     """The keys of what is written count before anything runs."""
-    model = tiny_reader.engine.model
+    model = tiny_reader.local_model.model
     size = model.bytes_per_token + model.key_value_bytes
-    monkeypatch.setattr(tiny_reader.engine.model, "overhead", memory.NO_OVERHEAD)
+    monkeypatch.setattr(tiny_reader.local_model.model, "overhead", memory.NO_OVERHEAD)
     monkeypatch.setattr(memory, "free_bytes", lambda device: 200 * size)
     assert len(tiny_reader.plan([(p, ()) for p in PROMPTS])) == 1
     assert len(tiny_reader.plan([(p, ()) for p in PROMPTS], new_tokens=500)) > 1
@@ -227,11 +227,11 @@ def test_memory_decides_the_split(tiny_reader, monkeypatch):
 
 def test_choosing_tokens_takes_memory_too(tiny_reader, monkeypatch):
     """The logits of all rows, in several copies, and an LM head that is laid out at the first token."""
-    head = tiny_reader.engine.model.logits
+    head = tiny_reader.local_model.model.logits
     assert head.sampling_bytes(10) == 6 * 10 * 261 * 4
     assert head.sampling_bytes(10**9) == 6 * (64 << 20)
-    size = tiny_reader.engine.model.bytes_per_token + tiny_reader.engine.model.key_value_bytes
-    monkeypatch.setattr(tiny_reader.engine.model, "overhead", memory.NO_OVERHEAD)
+    size = tiny_reader.local_model.model.bytes_per_token + tiny_reader.local_model.model.key_value_bytes
+    monkeypatch.setattr(tiny_reader.local_model.model, "overhead", memory.NO_OVERHEAD)
     monkeypatch.setattr(memory, "free_bytes", lambda device: 400 * size)
     sequences = [(p, ()) for p in PROMPTS]
     assert len(tiny_reader.plan(sequences, new_tokens=2)) == 1
@@ -243,7 +243,7 @@ def test_choosing_tokens_takes_memory_too(tiny_reader, monkeypatch):
 @pytest.mark.parametrize("precision", ["fast", "high"])
 def test_a_head_laid_out_for_the_kernels_is_counted_until_it_is(precision):
     reader = Reader.load((tiny_llama().to(torch.bfloat16), byte_tokenizer()), precision=precision)
-    head = reader.engine.model.logits
+    head = reader.local_model.model.logits
     before = head.sampling_bytes(1)
     reader.generate([SHARED], max_new_tokens=1)
     after = head.sampling_bytes(1)
@@ -255,16 +255,16 @@ def test_a_head_laid_out_for_the_kernels_is_counted_until_it_is(precision):
 
 def test_keys_take_the_memory_that_was_estimated(tiny_reader, monkeypatch):
     recorded = []
-    whole = tiny_reader.engine.model.hidden
+    whole = tiny_reader.local_model.model.hidden
 
     def watched(tree, impl="auto", **others):
         recorded.append((len(tree), others["key_values"]))
         return whole(tree, impl, **others)
 
-    monkeypatch.setattr(tiny_reader.engine.model, "hidden", watched)
+    monkeypatch.setattr(tiny_reader.local_model.model, "hidden", watched)
     tiny_reader.generate(PROMPTS, max_new_tokens=2)
     ((count, record),) = recorded
-    assert record.nbytes == count * tiny_reader.engine.model.key_value_bytes
+    assert record.nbytes == count * tiny_reader.local_model.model.key_value_bytes
 
 
 def test_logits_in_parts(tiny_reader, monkeypatch):

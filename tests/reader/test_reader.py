@@ -44,8 +44,8 @@ def test_weights_of_a_borrowed_model_are_not_copied():
     """With PyTorch's products no kernel wants another layout: the matrices in use are the caller's own memory."""
     model = tiny_llama()
     reader = Reader.load((model, byte_tokenizer()), precision="exact", products="torch")
-    single = [m._weight for m in reader.engine.model.model.modules() if isinstance(m, UpcastLinear)]
-    joined = [w for m in reader.engine.model.model.modules() if isinstance(m, JoinedLinear) for w in m._weights]
+    single = [m._weight for m in reader.local_model.model.model.modules() if isinstance(m, UpcastLinear)]
+    joined = [w for m in reader.local_model.model.model.modules() if isinstance(m, JoinedLinear) for w in m._weights]
     assert len(single) + len(joined) == 14
     theirs = {p.data_ptr() for p in model.parameters()}
     assert {weight.data_ptr() for weight in single + joined} <= theirs
@@ -135,8 +135,8 @@ def test_exactly_the_context_length_fits(tiny_reader):
 
 
 def test_a_path_that_does_not_fit_in_memory_is_refused_with_its_length(tiny_reader, monkeypatch):
-    monkeypatch.setattr(tiny_reader.engine.model, "overhead", memory.NO_OVERHEAD)
-    monkeypatch.setattr(memory, "free_bytes", lambda device: 100 * tiny_reader.engine.model.bytes_per_token)
+    monkeypatch.setattr(tiny_reader.local_model.model, "overhead", memory.NO_OVERHEAD)
+    monkeypatch.setattr(memory, "free_bytes", lambda device: 100 * tiny_reader.local_model.model.bytes_per_token)
     assert tiny_reader.score([([5] * 60, [6]), ([7] * 60, [6])]).passes == 2
     assert tiny_reader.score([([5] * 60, [6]), ([7] * 60, [6])], max_batch_tokens=10**6).passes == 2
     with pytest.raises(OutOfBudgetError, match="one sequence of 300 tokens does not fit"):

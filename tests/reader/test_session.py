@@ -69,9 +69,11 @@ def test_prefixes_read_in_several_passes(tiny_reader, monkeypatch):
     """If one pass cannot hold all prefixes, a later pass continues from the earlier one."""
     prefixes = [PREFIX, PREFIX[:20] + [7] * 10, [9] * 20]
     plain = [r.logprob for r in tiny_reader.loglikelihood(REQUESTS)]
-    whole = tiny_reader.engine.plan
-    monkeypatch.setattr(tiny_reader.engine, "plan", lambda s, m=None, new_tokens=0: whole(s, 30, new_tokens=new_tokens))
-    size = (25 + 10 + 20) * tiny_reader.engine.model.key_value_bytes
+    whole = tiny_reader.local_model.plan
+    monkeypatch.setattr(
+        tiny_reader.local_model, "plan", lambda s, m=None, new_tokens=0: whole(s, 30, new_tokens=new_tokens)
+    )
+    size = (25 + 10 + 20) * tiny_reader.local_model.model.key_value_bytes
     kept = tiny_reader.session(*prefixes, max_bytes=size)
     monkeypatch.undo()
     assert kept.stats.computed_tokens == 25 + 10 + 20
@@ -85,7 +87,7 @@ def test_prefixes_read_in_several_passes(tiny_reader, monkeypatch):
 def test_a_session_that_grows_reads_only_what_is_new(family):
     reader = Reader.load((tiny(family), byte_tokenizer()), precision="exact")
     plain = reader.loglikelihood(REQUESTS)
-    with reader.session(PREFIX[:12], max_bytes=35 * reader.engine.model.key_value_bytes) as kept:
+    with reader.session(PREFIX[:12], max_bytes=35 * reader.local_model.model.key_value_bytes) as kept:
         of_a_token = kept.nbytes / 12
         kept.prefill(PREFIX[:18], [*PREFIX[:12], 7, 8])
         kept.prefill(PREFIX)
@@ -130,8 +132,8 @@ def test_permutations_are_scored_after_what_is_kept(tiny_reader):
 
 def test_prefixes_are_read_in_passes_of_max_tokens(tiny_reader, monkeypatch):
     seen = []
-    whole = tiny_reader.engine.plan
-    monkeypatch.setattr(tiny_reader.engine, "plan", lambda s, m=None, new_tokens=0: seen.append(m) or whole(s, m))
+    whole = tiny_reader.local_model.plan
+    monkeypatch.setattr(tiny_reader.local_model, "plan", lambda s, m=None, new_tokens=0: seen.append(m) or whole(s, m))
     with tiny_reader.session(PREFIX, [9] * 20, max_batch_tokens=30) as kept:
         kept.prefill([8] * 4, max_batch_tokens=7)
         assert kept.stats.computed_tokens == 25 + 20 + 4
@@ -182,7 +184,7 @@ def test_longrope_keys_serve_their_own_regime_only():
 
 
 def test_memory_and_its_end(tiny_reader):
-    model = tiny_reader.engine.model
+    model = tiny_reader.local_model.model
     kept = tiny_reader.session(PREFIX, max_bytes=25 * model.key_value_bytes)
     assert kept.nbytes == 25 * model.key_value_bytes
     kept.close()
@@ -241,7 +243,7 @@ def test_what_is_scored_can_be_kept(family):
 
 
 def test_scores_that_may_not_be_kept_are_refused_beforehand(tiny_reader):
-    model = tiny_reader.engine.model
+    model = tiny_reader.local_model.model
     size = (len(PREFIX) + 1) * model.key_value_bytes
     with tiny_reader.session(PREFIX, max_bytes=size, cache_scored=True) as kept:
         passes = []

@@ -13,9 +13,9 @@ SPECIAL = {"<|end|>": 1, "<|assistant|>": 3}
 def read_by(reader, monkeypatch, call):
     """Token ids that a call plans to read."""
     seen = []
-    plan = reader.engine.plan
+    plan = reader.local_model.plan
     monkeypatch.setattr(
-        reader.engine, "plan", lambda sequences, *a, **k: seen.extend(sequences) or plan(sequences, *a, **k)
+        reader.local_model, "plan", lambda sequences, *a, **k: seen.extend(sequences) or plan(sequences, *a, **k)
     )
     call()
     return [int(token) for context, continuation in seen for token in (*context, *continuation)]

@@ -85,10 +85,10 @@ def test_a_cancelled_wait_disturbs_nobody(tiny_reader):
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(asyncio.to_thread(slow), 0.05)
         assert not ended  # it waits for the lock, held below
-        tiny_reader.engine.lock.release()
+        tiny_reader.local_model.lock.release()
         return await asyncio.gather(*others)
 
-    tiny_reader.engine.lock.acquire()
+    tiny_reader.local_model.lock.acquire()
     assert asyncio.run(run()) == [alone] * 3  # closing the loop joins the abandoned thread
     assert ended == [alone]
     assert scored(tiny_reader) == alone
@@ -101,7 +101,7 @@ def test_a_child_forked_during_a_pass(tiny_reader):
     alone, held, done = scored(tiny_reader), threading.Event(), threading.Event()
 
     def hold():
-        with tiny_reader.engine.lock:
+        with tiny_reader.local_model.lock:
             held.set()
             done.wait(60)
 

@@ -57,7 +57,9 @@ WAYS = {
 @pytest.mark.parametrize("family", IN_ONE_CALL)
 def test_the_bits_of_layer_by_layer(monkeypatch, family, precision, products):
     reader = reader_of(family, precision, products)
-    if not covers(reader.engine.model.model):  # a layer of random weights may differ by more than the matching allows
+    if not covers(
+        reader.local_model.model.model
+    ):  # a layer of random weights may differ by more than the matching allows
         pytest.skip(reader.describe()["forward"])
     assert reader.describe()["forward"].endswith("; writes a step in one call")
     calls = []
@@ -69,7 +71,7 @@ def test_the_bits_of_layer_by_layer(monkeypatch, family, precision, products):
         got[way] = call(reader)
         assert len(calls) > before, way
     before = len(calls)
-    monkeypatch.setattr(reader.engine.model, "_step", "not in this test")
+    monkeypatch.setattr(reader.local_model.model, "_step", "not in this test")
     assert {way: call(reader) for way, call in WAYS.items()} == got
     assert len(calls) == before
 
@@ -82,10 +84,10 @@ def test_every_instruction_set(monkeypatch, family, isa):
     for products in ways():
         reader = reader_of(family, "high" if products == "bf16x3" else "fast", products)
         got = written(reader)
-        if covers(reader.engine.model.model):
-            assert reader.engine.model.writing_path == "a step in one call"
+        if covers(reader.local_model.model.model):
+            assert reader.local_model.model.writing_path == "a step in one call"
             tested.append(products)
-        monkeypatch.setattr(reader.engine.model, "_step", "not in this test")
+        monkeypatch.setattr(reader.local_model.model, "_step", "not in this test")
         assert written(reader) == got
     assert tested
 

@@ -63,7 +63,7 @@ def test_against_the_model_one_sequence_at_a_time(tiny_reader, design):
 
 def one_by_own(reader, sequences):
     """`one_by_one` with the reader's own copy, which answers through its original attention."""
-    return one_by_one(reader.engine.model.original, sequences)
+    return one_by_one(reader.local_model.model.original, sequences)
 
 
 def test_question_first_scores_the_question_without_passages(tiny_reader):
@@ -150,8 +150,8 @@ def test_one_text_is_no_list(tiny_reader):
 
 
 def test_an_example_that_does_not_fit_in_memory_is_skipped_like_any_other(tiny_reader, monkeypatch):
-    monkeypatch.setattr(tiny_reader.engine.model, "overhead", memory.NO_OVERHEAD)
-    monkeypatch.setattr(memory, "free_bytes", lambda device: 1300 * tiny_reader.engine.model.bytes_per_token)
+    monkeypatch.setattr(tiny_reader.local_model.model, "overhead", memory.NO_OVERHEAD)
+    monkeypatch.setattr(memory, "free_bytes", lambda device: 1300 * tiny_reader.local_model.model.bytes_per_token)
     big = Example(QUESTION, [Passage("word " * 250)], candidates=["a"], id="big")
     small = Example(QUESTION, PASSAGES[:1], candidates=["a"], id="small")
     with pytest.raises(OutOfBudgetError, match=r"example 0 \(id big\): sequences: one sequence of"):

@@ -62,7 +62,7 @@ def test_fill_draws_until_the_context_is_full(tmp_path, pool):
     assert row["left_out"] is None and 33 < count < 60
     (example,) = questions_of(study)
     reader = Limited(write, 1800)
-    source = noise.Pool([Passage(f"Fact {i}" + " more" * 2) for i in range(pool)])
+    source = noise.DistractorPool([Passage(f"Fact {i}" + " more" * 2) for i in range(pool)])
     materials = noise.gather(example, random=source, random_count=59)
     (asked,) = noise.ask(reader, [materials], ["random:fill:near"])
     assert len(asked.answers["random:fill:near"].kinds) == count + 1

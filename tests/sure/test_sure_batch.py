@@ -258,12 +258,12 @@ def test_batch_size_is_checked(batch_size):
 
 def test_equal_greedy_prompts_of_several_methods_are_written_once():
     from fastreader.reader.programs.readers import Readers
-    from fastreader.sure.pipeline import Job, run_group
+    from fastreader.sure.pipeline import SureJob, run_group
 
     reader = TokenReader(**script())
     settings = sure.Settings(mode="generate")
     names = ("sure", "ranking", "multiple_choice")
-    outcomes = run_group([Job(examples(1)[0], name, settings, Readers(reader)) for name in names])
+    outcomes = run_group([SureJob(examples(1)[0], name, settings, Readers(reader)) for name in names])
     assert [o.value.method for o in outcomes] == ["sure", "ranking", "multiple_choice"]
     assert reader.calls[0] == ("generate", 1)
     assert ("generate", 2) in reader.calls  # both summaries, once for both methods

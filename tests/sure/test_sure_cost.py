@@ -225,16 +225,16 @@ def test_a_batch_reads_its_passages_in_one_session(tiny_reader, monkeypatch):
 
 def test_the_prefix_of_one_method_does_not_lower_the_cost_of_another(tiny_reader):
     from fastreader.reader.programs.readers import Readers
-    from fastreader.sure.pipeline import Job, run_group
+    from fastreader.sure.pipeline import SureJob, run_group
 
     example, readers = two_questions()[0], Readers(tiny_reader)
     first, usual = (
         sure.Settings(**{**FIRST, "candidates_prompt": order}) for order in ("passages_first", "instruction_first")
     )
     jobs = [
-        Job(example, "sure", usual, readers),
-        Job(example, "sure", first, readers),
-        Job(example, "oracle", usual, readers),
+        SureJob(example, "sure", usual, readers),
+        SureJob(example, "sure", first, readers),
+        SureJob(example, "oracle", usual, readers),
     ]
     jobs[2] = replace(jobs[2], example=replace(example, answers=["Ada"]))
     for job, outcome in zip(jobs, run_group(jobs), strict=True):

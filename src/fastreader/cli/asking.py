@@ -29,15 +29,15 @@ from fastreader.moi.quantities.observations import Observations
 from fastreader.moi.reorder.answer import MoiAnswer
 from fastreader.reader.programs.readers import Readers
 from fastreader.reader.programs.requests import Program
-from fastreader.reader.programs.scheduler import Outcome, run
+from fastreader.reader.programs.scheduler import ProgramOutcome, run
 from fastreader.study.cached_reader import CachedReader
 from fastreader.study.config import MethodConfig, Study
 from fastreader.study.contents import calibrations, example_digest
 from fastreader.study.metering import direct_cost
 from fastreader.study.method import Answered, Batch, NotApplicable, StudyMethod
-from fastreader.study.methods.moi import Moi
+from fastreader.study.methods.moi import MoiMethod
 from fastreader.study.methods.reading import template_of
-from fastreader.study.methods.sure import Sure
+from fastreader.study.methods.sure import SureMethod
 from fastreader.study.registry import FAMILIES, family_of, make, names
 from fastreader.sure.types import MethodResult, Result, result_from_dict
 
@@ -121,7 +121,7 @@ class Asking:
 
     def recall(self, rows: Iterable[Mapping[str, Any]], reader: ReaderProtocol) -> None:
         """Give MoI's pool the scores in earlier answers, so that a resumed run answers as if it had not stopped."""
-        if not isinstance(self.method, Moi) or (pool := self.method.options.get("pool")) is None:
+        if not isinstance(self.method, MoiMethod) or (pool := self.method.options.get("pool")) is None:
             return
         about, template = reader.describe(), template_of(self.study).digest()
         for row in rows:
@@ -135,7 +135,7 @@ class Asking:
         bias = options.pop("bias", None)
         return {
             "method": self.name,
-            "options": self.method.settings.to_dict() if isinstance(self.method, Sure) else options,
+            "options": self.method.settings.to_dict() if isinstance(self.method, SureMethod) else options,
             "bias": calibrations(self.study, about) if bias is None else file_digest(bias),
             "template": template_of(self.study).digest(),
             "reader": reader_identity(about),
@@ -224,7 +224,9 @@ def _checked(example: Example, program: Program[Answered]) -> Program[Answered]:
     return answered
 
 
-def _answer(asking: Asking, example: Example, readers: Readers, outcome: Outcome[Answered]) -> Answer | FastreaderError:
+def _answer(
+    asking: Asking, example: Example, readers: Readers, outcome: ProgramOutcome[Answered]
+) -> Answer | FastreaderError:
     answered = outcome.value
     if answered is None:
         assert outcome.error is not None
@@ -278,7 +280,7 @@ def _check_applicable(method: str, given: Mapping[str, Any]) -> None:
 
 def _pooling(method: StudyMethod) -> StudyMethod:
     """Return the method; MoI without a bias of its own learns one from the questions of the run."""
-    if not isinstance(method, Moi) or method.bias is not None:
+    if not isinstance(method, MoiMethod) or method.bias is not None:
         return method
     return replace(method, options={**method.options, "pool": Pool()})
 

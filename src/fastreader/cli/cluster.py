@@ -10,7 +10,7 @@ import typer
 from fastreader.core.checks import require
 
 if TYPE_CHECKING:
-    from fastreader.integrations.ray import Pool
+    from fastreader.integrations.ray import ActorPool
 
 RayOption = Annotated[
     str | None,
@@ -30,7 +30,7 @@ RayGpusOption = Annotated[
 ]
 
 
-def pool_of(address: str | None, actors: int | None, gpus: float | None, batch_size: int = 32) -> Pool | None:
+def pool_of(address: str | None, actors: int | None, gpus: float | None, batch_size: int = 32) -> ActorPool | None:
     """Return the pool of --ray; None without it.
 
     Raises:
@@ -41,9 +41,9 @@ def pool_of(address: str | None, actors: int | None, gpus: float | None, batch_s
         require(actors is None, "--ray-actors: needs --ray, the address")
         require(gpus is None, "--ray-gpus: needs --ray, the address")
         return None
-    from fastreader.integrations.ray import Pool
+    from fastreader.integrations.ray import ActorPool
     from fastreader.integrations.ray.pool import require_ray
 
     require_ray()
     logging.getLogger("ray.data").setLevel(logging.WARNING)  # it reports the plan of every dataset
-    return Pool(address, actors or 1, gpus or 0, batch_size=batch_size)
+    return ActorPool(address, actors or 1, gpus or 0, batch_size=batch_size)

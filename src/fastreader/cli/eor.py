@@ -99,7 +99,7 @@ def eor(
     """
     from fastreader.data import load_questions
     from fastreader.eor import Answers, Retrievers, answer, load_texts
-    from fastreader.eor.plan import Plan
+    from fastreader.eor.plan import Expressions
     from fastreader.reader.reader import Reader
 
     use_cache(cache_dir)
@@ -112,7 +112,7 @@ def eor(
     files = _files(source or [])
     specs = list(retriever or [*(f"{name}@5" for name in files), "ReFree"])
     expect(len(specs) >= 2, "--retriever", "at least 2 to vote", ", ".join(specs))
-    Plan(specs, files, reader=True)
+    Expressions(specs, files, reader=True)
     voting.check_retrievers(specs)
     settings: dict[str, Any] = {
         **model_settings(model, dtype, precision, adapter),

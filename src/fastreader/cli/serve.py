@@ -75,7 +75,7 @@ def serve(
     except ImportError as error:
         raise MissingExtraError("uvicorn", "serve") from error
     from fastreader.integrations.serve.app import create_app
-    from fastreader.integrations.serve.settings import Settings
+    from fastreader.integrations.serve.settings import ServerSettings
     from fastreader.reader.reader import Reader
 
     keys = tuple(api_key or ())
@@ -83,7 +83,7 @@ def serve(
         bool(keys) or open or _is_local(host), "--host", "this machine, unless there is an --api-key or --open", host
     )
     use_cache(cache_dir)
-    settings = Settings(
+    settings = ServerSettings(
         keys=keys,
         names=tuple(served_model_name or ()),
         max_requests=max_requests,

@@ -70,7 +70,7 @@ _NUMPY_KINDS = (("b", np.bool_, "bools"), ("iu", np.integer, "integers"), ("iuf"
 
 
 @dataclass(frozen=True)
-class Kind:
+class HintKind:
     """What a hint accepts.
 
     Attributes:
@@ -90,7 +90,7 @@ class Kind:
     types: Any = ()
     barred: Any = ()
     inside: Inside | None = None
-    options: tuple[Kind, ...] = ()
+    options: tuple[HintKind, ...] = ()
     known: frozenset[type] = frozenset()
 
 
@@ -135,7 +135,7 @@ def _class_with_checks(target: Target, at: str) -> Target:
     return checked_methods(target)
 
 
-def accept(name: str, value: Any, kind: Kind) -> Any:
+def accept(name: str, value: Any, kind: HintKind) -> Any:
     """Return `value` if it is of that kind; an iterator comes back as one that checks its items.
 
     Raises:
@@ -158,8 +158,8 @@ def accept(name: str, value: Any, kind: Kind) -> Any:
 def _with_checks(function: Callable[..., Any], at: str) -> Callable[..., Any]:
     """Return the function with its arguments checked; `at` precedes their names in messages."""
     parameters = inspect.signature(function).parameters.values()
-    by_name: dict[str, Kind] = {}
-    by_place: list[tuple[str, Kind]] = []
+    by_name: dict[str, HintKind] = {}
+    by_place: list[tuple[str, HintKind]] = []
     others = (at, _ANYTHING)
 
     def compile_hints() -> None:
@@ -216,7 +216,7 @@ def _late_names(module: str) -> dict[str, Any]:
     return found
 
 
-def kind_of(hint: Any) -> Kind:
+def kind_of(hint: Any) -> HintKind:
     """Return what a hint accepts, for `accept`."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is typing.Annotated:
@@ -240,7 +240,7 @@ def kind_of(hint: Any) -> Kind:
     base = origin or hint
     if origin is typing.Literal:
         words = f"one of {', '.join(map(str, arguments))}"
-        return Kind(words, words, types=object, inside=functools.partial(_one_of, words, arguments))
+        return HintKind(words, words, types=object, inside=functools.partial(_one_of, words, arguments))
     if base is np.ndarray:
         return _array(arguments)
     if base in _SEQUENCES | _ITERABLES | _SETS:
@@ -248,16 +248,16 @@ def kind_of(hint: Any) -> Kind:
     if base in _MAPPINGS:
         return _mapping(arguments)
     if base is abc.Callable:
-        return Kind("a function", "functions", types=abc.Callable)
+        return HintKind("a function", "functions", types=abc.Callable)
     if inspect.isclass(base) and base is not object:
         article = "an" if base.__name__[0] in "AEIO" else "a"
         whole = frozenset() if getattr(base, "_is_protocol", False) else frozenset({base})
         loads = f" ({base.__name__}.load reads one)" if hasattr(base, "load") else ""
-        return Kind(f"{article} {base.__name__}{loads}", f"{base.__name__} objects", whole, base)
+        return HintKind(f"{article} {base.__name__}{loads}", f"{base.__name__} objects", whole, base)
     return _ANYTHING  # a type variable
 
 
-def _union(arguments: tuple[Any, ...]) -> Kind:
+def _union(arguments: tuple[Any, ...]) -> HintKind:
     """Return the alternatives, one level deep, with None last."""
     rest = [hint for hint in arguments if hint not in (str, type(None))]
     if str in arguments and any((typing.get_origin(hint) or hint) is os.PathLike for hint in rest):
@@ -270,50 +270,50 @@ def _union(arguments: tuple[Any, ...]) -> Kind:
     return _joined(kinds)
 
 
-def _joined(kinds: list[Kind]) -> Kind:
+def _joined(kinds: list[HintKind]) -> HintKind:
     if _ANYTHING in kinds:
         return _ANYTHING
     options = tuple(chain.from_iterable(kind.options or (kind,) for kind in kinds))
     words = " or ".join(dict.fromkeys(kind.words for kind in kinds))
     plural = " or ".join(dict.fromkeys(kind.plural for kind in kinds))
-    return Kind(words, plural, frozenset().union(*(kind.whole for kind in options)), options=options)
+    return HintKind(words, plural, frozenset().union(*(kind.whole for kind in options)), options=options)
 
 
-def _listed(base: Any, arguments: tuple[Any, ...]) -> Kind:
+def _listed(base: Any, arguments: tuple[Any, ...]) -> HintKind:
     """Return a list, an iterable or a set of items of one kind, or a tuple of fixed length."""
     if base is tuple and arguments and arguments[-1] is not Ellipsis:
         kinds = tuple(map(kind_of, arguments))
         words = f"{len(kinds)} values ({', '.join(kind.words for kind in kinds)})"
         fixed = functools.partial(_each_of, words, kinds)
-        return Kind(words, f"groups of {words}", known=_PLAIN_LISTS, types=_List, barred=UNORDERED, inside=fixed)
+        return HintKind(words, f"groups of {words}", known=_PLAIN_LISTS, types=_List, barred=UNORDERED, inside=fixed)
     item = kind_of(arguments[0]) if arguments else _ANYTHING
     of = "" if item is _ANYTHING else f" of {item.plural}"
     inside = functools.partial(_items, item)
     if base in _SETS:
-        return Kind(f"a set{of}", f"sets{of}", types=abc.Set, inside=inside)
+        return HintKind(f"a set{of}", f"sets{of}", types=abc.Set, inside=inside)
     wanted = abc.Iterable if base in _ITERABLES else _List
-    return Kind(f"a list{of}", f"lists{of}", known=_PLAIN_LISTS, types=wanted, barred=UNORDERED, inside=inside)
+    return HintKind(f"a list{of}", f"lists{of}", known=_PLAIN_LISTS, types=wanted, barred=UNORDERED, inside=inside)
 
 
-def _mapping(arguments: tuple[Any, ...]) -> Kind:
+def _mapping(arguments: tuple[Any, ...]) -> HintKind:
     key, value = map(kind_of, arguments or (Any, Any))
     of = "" if value is _ANYTHING else f" of {value.plural}"
     inside = functools.partial(_entries, key, value)
-    return Kind(f"a dictionary{of}", f"dictionaries{of}", types=abc.Mapping, inside=inside)
+    return HintKind(f"a dictionary{of}", f"dictionaries{of}", types=abc.Mapping, inside=inside)
 
 
-def _array(arguments: tuple[Any, ...]) -> Kind:
+def _array(arguments: tuple[Any, ...]) -> HintKind:
     """Return an array of the kind of numbers that `npt.NDArray[X]` names."""
     scalar = typing.get_args(arguments[-1])[0] if arguments else np.generic
     for letters, base, plural in _NUMPY_KINDS:
         if inspect.isclass(scalar) and issubclass(scalar, base):
             words = f"an array of {plural}"
             inside = functools.partial(_as_array, words, letters)
-            return Kind(words, f"arrays of {plural}", types=_List, barred=UNORDERED, inside=inside)
-    return Kind("an array", "arrays", types=np.ndarray, inside=functools.partial(_items, _ANYTHING))
+            return HintKind(words, f"arrays of {plural}", types=_List, barred=UNORDERED, inside=inside)
+    return HintKind("an array", "arrays", types=np.ndarray, inside=functools.partial(_items, _ANYTHING))
 
 
-def _items(kind: Kind, name: str, value: Any) -> Any:
+def _items(kind: HintKind, name: str, value: Any) -> Any:
     """Check the items of a list now, those of an iterator when they are consumed."""
     items = value
     if type(value) not in _PLAIN_LISTS:
@@ -335,19 +335,19 @@ def _items(kind: Kind, name: str, value: Any) -> Any:
     return items if isinstance(value, np.ndarray) else value  # the truth of an array is not that of a list
 
 
-def _items_as_consumed(kind: Kind, name: str, values: Iterable[Any]) -> Iterator[Any]:
+def _items_as_consumed(kind: HintKind, name: str, values: Iterable[Any]) -> Iterator[Any]:
     for index, item in enumerate(values):
         yield accept(f"{name}[{index}]", item, kind)
 
 
-def _each_of(words: str, kinds: tuple[Kind, ...], name: str, value: Any) -> Any:
+def _each_of(words: str, kinds: tuple[HintKind, ...], name: str, value: Any) -> Any:
     expect(getattr(value, "ndim", 1) != 0 and len(value) == len(kinds), name, words, value)
     for index, (item, kind) in enumerate(zip(value, kinds, strict=True)):
         accept(f"{name}[{index}]", item, kind)
     return value
 
 
-def _entries(key_kind: Kind, value_kind: Kind, name: str, values: Any) -> Any:
+def _entries(key_kind: HintKind, value_kind: HintKind, name: str, values: Any) -> Any:
     for key, value in values.items():
         if type(key) not in key_kind.whole:
             accept(f"{name}: key", key, key_kind)
@@ -399,22 +399,24 @@ def _as_array(words: str, letters: str, name: str, value: Any) -> Any:
 
 
 _NUMPY_FLOATS = frozenset(t for t in np.sctypeDict.values() if issubclass(t, np.floating))
-_ANYTHING = Kind("a value", "values", types=object)
-_PATH = Kind("a path", "paths", types=(str, os.PathLike), inside=_path)
-_ARRAY = Kind(
+_ANYTHING = HintKind("a value", "values", types=object)
+_PATH = HintKind("a path", "paths", types=(str, os.PathLike), inside=_path)
+_ARRAY = HintKind(
     "numbers in a list or an array",
     "lists or arrays of numbers",
     types=(_List, *_NUMBER_TYPES),
     barred=(*UNORDERED, bool),
     inside=functools.partial(_numbers, "numbers in a list or an array", "iuf"),
 )
-_PLAIN: dict[Any, Kind] = {
-    int: Kind("an integer", "integers", frozenset({int}), _INTEGER_TYPES, _BOOL_TYPES, inside=_integer),
-    float: Kind("a number", "numbers", frozenset({float}) | _NUMPY_FLOATS, _NUMBER_TYPES, _BOOL_TYPES, inside=_float),
-    bool: Kind("True or False", "bools", frozenset(_BOOL_TYPES), _BOOL_TYPES),
-    str: Kind("text", "texts", frozenset({str}), str),
-    bytes: Kind("bytes", "bytes", frozenset({bytes}), bytes),
-    type(None): Kind("None", "Nones", frozenset({type(None)}), type(None)),
-    None: Kind("None", "Nones", frozenset({type(None)}), type(None)),
+_PLAIN: dict[Any, HintKind] = {
+    int: HintKind("an integer", "integers", frozenset({int}), _INTEGER_TYPES, _BOOL_TYPES, inside=_integer),
+    float: HintKind(
+        "a number", "numbers", frozenset({float}) | _NUMPY_FLOATS, _NUMBER_TYPES, _BOOL_TYPES, inside=_float
+    ),
+    bool: HintKind("True or False", "bools", frozenset(_BOOL_TYPES), _BOOL_TYPES),
+    str: HintKind("text", "texts", frozenset({str}), str),
+    bytes: HintKind("bytes", "bytes", frozenset({bytes}), bytes),
+    type(None): HintKind("None", "Nones", frozenset({type(None)}), type(None)),
+    None: HintKind("None", "Nones", frozenset({type(None)}), type(None)),
     os.PathLike: _PATH,
 }

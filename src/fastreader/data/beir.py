@@ -10,18 +10,18 @@ from pydantic import Field
 from fastreader.core.checked import checked
 from fastreader.core.checks import check_int, check_number, expect, located
 from fastreader.data.read import PathLike, iter_rows, lines
-from fastreader.data.rows import AnyText, Id, Row, Text, document
+from fastreader.data.rows import AnyText, Id, JsonRow, Text, document
 from fastreader.data.types import Example, Passage
 from fastreader.errors import InputError
 
 
-class _Document(Row):
+class _Document(JsonRow):
     id: Id = Field(validation_alias="_id")
     title: AnyText | None = None
     text: AnyText
 
 
-class _Query(Row):
+class _Query(JsonRow):
     id: Id = Field(validation_alias="_id")
     text: Text
 

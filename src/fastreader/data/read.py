@@ -17,7 +17,7 @@ from typing import Any
 from fastreader.core.checked import checked
 from fastreader.core.checks import check_int, located, require
 from fastreader.data.files import MAX_FILE, MAX_LINE, check_readable
-from fastreader.data.rows import Document, Question, RowType, check, describe, parse_row
+from fastreader.data.rows import DocumentRow, Question, RowType, check, describe, parse_row
 from fastreader.data.tables import rows_of
 from fastreader.data.types import Example, Passage
 from fastreader.errors import InputError
@@ -178,7 +178,7 @@ def load_passages(path: PathLike) -> list[Passage]:
             holds no passage.
     """
     found = []
-    for place, row in iter_rows(path, Document):
+    for place, row in iter_rows(path, DocumentRow):
         with located(place):
             found.append(row.passage())
     require(bool(found), f"{path}: expected at least one passage, got an empty file")

@@ -90,7 +90,7 @@ Texts = list[Text]
 Number = Annotated[FiniteFloat, BeforeValidator(_no_bool)]  # pydantic reads true as 1.0
 
 
-class Row(BaseModel):
+class JsonRow(BaseModel):
     """A JSON object that keeps its unknown keys."""
 
     model_config = ConfigDict(extra="allow")
@@ -112,7 +112,7 @@ def document(title: str | None, text: str, id: str | None, metadata: dict[str, A
     return Passage(text, title, id, metadata=metadata)
 
 
-class Question(Row):
+class Question(JsonRow):
     """A question with its answers; its passages, if any, are ignored."""
 
     question: Text = Field(validation_alias=AliasChoices("question", "query"))
@@ -120,7 +120,7 @@ class Question(Row):
     id: Id | None = None
 
 
-class Document(Row):
+class DocumentRow(JsonRow):
     """A passage that belongs to no question."""
 
     id: Id | None = Field(None, validation_alias=AliasChoices("id", "_id", "docid"))
@@ -141,7 +141,7 @@ class Document(Row):
         return document(title, text, self.id, self.rest)
 
 
-class _Judged(Row):
+class _Judged(JsonRow):
     id: Id | None = None
     score: Number | None = None
     is_gold: bool | None = Field(None, validation_alias=AliasChoices("isgold", "is_gold"))
@@ -156,7 +156,7 @@ class _DprPassage(_Judged):
     text: Text
 
 
-class _Dpr(Row):
+class _Dpr(JsonRow):
     question: Text
     ctxs: list[_DprPassage] = Field(min_length=1)
     answers: Texts = []
@@ -172,11 +172,11 @@ class _FlashPassage(_Judged):
     contents: Contents
 
 
-class _FlashOutput(Row):
+class _FlashOutput(JsonRow):
     retrieval_result: list[_FlashPassage] = Field(min_length=1)
 
 
-class _Flash(Row):
+class _Flash(JsonRow):
     question: Text
     output: _FlashOutput
     golden_answers: Texts = []
@@ -189,17 +189,17 @@ class _Flash(Row):
         return Example(self.question, passages, self.golden_answers, self.candidates, self.id, metadata)
 
 
-class _RankQuery(Row):
+class _RankQuery(JsonRow):
     text: Text
     qid: Id | None = None
 
 
-class _RankDocument(Row):
+class _RankDocument(JsonRow):
     title: AnyText | None = None
     text: Text = Field(validation_alias=AliasChoices("text", "segment", "contents", "content", "body", "passage"))
 
 
-class _RankCandidate(Row):
+class _RankCandidate(JsonRow):
     docid: Id | None = None
     score: Number | None = None
     doc: Annotated[_RankDocument, BeforeValidator(_text_as_object)]
@@ -209,7 +209,7 @@ class _RankCandidate(Row):
         return Passage(self.doc.text, self.doc.title or "", self.docid, self.score, metadata=metadata)
 
 
-class _Rank(Row):
+class _Rank(JsonRow):
     query: Annotated[_RankQuery, BeforeValidator(_text_as_object)]
     candidates: list[_RankCandidate] = Field(min_length=1)
 
@@ -242,7 +242,7 @@ def parse_row(row: object) -> Example:
     return check(model, row).example()
 
 
-RowType = TypeVar("RowType", bound=Row)
+RowType = TypeVar("RowType", bound=JsonRow)
 
 
 def check(model: type[RowType], row: object) -> RowType:

@@ -6,14 +6,14 @@ from collections.abc import Collection, Mapping, Sequence
 
 from fastreader.core.checks import expect
 from fastreader.eor import spec
-from fastreader.eor.spec import Compress, Node, Rerank, Source
+from fastreader.eor.spec import ChunkRerank, Compress, Node, Source
 
 PK = "PK"
 ALIASES = {"HB": "SE&PK&Wiki@20"}
 """Hybrid: the search engine's documents, the reader's own, and the first 20 of Wikipedia (App. C.1)."""
 
 
-class Plan:
+class Expressions:
     """Parsed specifications over named sources.
 
     Attributes:
@@ -62,14 +62,14 @@ class Plan:
             user = next(name for name, root in zip(self.names, self.roots, strict=True) if node in spec.walk(root))
             if isinstance(node, Source):
                 expect(node.name in having, "sources", f"a source {node.name!r}, which {user} needs", ", ".join(having))
-            if isinstance(node, Rerank):
+            if isinstance(node, ChunkRerank):
                 expect(reader or scorer, "reader", f"a scorer or a reader, since {user} re-ranks", None)
             elif self.calls_model(node):
                 expect(reader, "reader", f"a reader, which writes text for {user}", None)
 
     def calls_model(self, node: Node) -> bool:
         """Return whether evaluating `node` itself calls the reader or the scorer."""
-        return isinstance(node, (Rerank, Compress)) or (node == Source(PK) and PK not in self._sources)
+        return isinstance(node, (ChunkRerank, Compress)) or (node == Source(PK) and PK not in self._sources)
 
 
 def sources_of(node: Node) -> list[Source]:

@@ -13,10 +13,10 @@ from fastreader.core.protocol import ReaderProtocol
 from fastreader.data.types import Example, Passage
 from fastreader.eor import spec
 from fastreader.eor.chunks import Limits, chunks, cut, cut_all, first_words
-from fastreader.eor.plan import PK, Plan, sources_of
+from fastreader.eor.plan import PK, Expressions, sources_of
 from fastreader.eor.rerank import QuestionLikelihood, Scorer, rerank
 from fastreader.eor.sources import SourceFunction, as_passages, as_source
-from fastreader.eor.spec import Concat, Node, Rerank, Source, Top
+from fastreader.eor.spec import ChunkRerank, Concat, Node, Source, Top
 from fastreader.eor.texts import Texts
 from fastreader.eor.types import Document, Retrieval
 from fastreader.errors import FastreaderError
@@ -88,7 +88,7 @@ class Retrievers:
         check_int("max_new_tokens", max_new_tokens)
         self._sources: dict[str, SourceFunction] = {name: as_source(s) for name, s in (sources or {}).items()}
         available = {"reader": reader is not None, "scorer": scorer is not None}
-        self._plan = Plan(specs, self._sources, aliases, **available)
+        self._plan = Expressions(specs, self._sources, aliases, **available)
         self.names, self.limits = self._plan.names, limits or Limits()
         self._reader, self._texts = reader, texts or Texts()
         if scorer is None and reader is not None:
@@ -237,13 +237,13 @@ class Retrievers:
         return reason
 
     def _needed(self) -> ReaderProtocol:
-        assert self._reader is not None  # `Plan` ensures it
+        assert self._reader is not None  # `Expressions` ensures it
         return self._reader
 
 
 def _stage(node: Node) -> int:
     """Return the stage of a node that calls a model: 0 writes PK, 1 ranks, 2 compresses."""
-    return 0 if isinstance(node, Source) else 1 if isinstance(node, Rerank) else 2
+    return 0 if isinstance(node, Source) else 1 if isinstance(node, ChunkRerank) else 2
 
 
 def _join(parts: Sequence[Found]) -> Found:

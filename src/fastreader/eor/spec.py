@@ -55,7 +55,7 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Rerank:
+class ChunkRerank:
     """Chunks of `inner`, best first by a scorer."""
 
     inner: Node
@@ -72,7 +72,7 @@ class Top:
     k: int
 
     def __str__(self) -> str:
-        return f"{_grouped(self.inner, Source, Rerank)}@{self.k}"
+        return f"{_grouped(self.inner, Source, ChunkRerank)}@{self.k}"
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class Concat:
     parts: tuple[Node, ...]
 
     def __str__(self) -> str:
-        return "&".join(_grouped(part, Source, Rerank, Top) for part in self.parts)
+        return "&".join(_grouped(part, Source, ChunkRerank, Top) for part in self.parts)
 
 
 @dataclass(frozen=True)
@@ -92,10 +92,10 @@ class Compress:
     inner: Node
 
     def __str__(self) -> str:
-        return f"{_grouped(self.inner, Source, Rerank, Top, Concat)}@CP"
+        return f"{_grouped(self.inner, Source, ChunkRerank, Top, Concat)}@CP"
 
 
-Node = Source | Rerank | Top | Concat | Compress
+Node = Source | ChunkRerank | Top | Concat | Compress
 
 
 def parse(text: str) -> Node:
@@ -131,7 +131,7 @@ def _part(text: str, at: int) -> tuple[Node, int]:
         raise SpecError(text, at if at else len(REFREE), f"nothing beside {REFREE}, which has no document")
     node: Node = Source(name)
     if rerank:
-        node = Rerank(node)
+        node = ChunkRerank(node)
     return (Top(node, int(count)) if count else node), found.end()
 
 

@@ -23,7 +23,7 @@ from fastreader.models.machine.arithmetic import Precision
 from fastreader.models.machine.devices import devices_of
 from fastreader.models.machine.product_rates import OPERATOR, Products
 from fastreader.models.passes.attention import ATTENTION_NAME, SelectedRows, TreePass, register
-from fastreader.models.passes.decode_keys import DecodeCache
+from fastreader.models.passes.decode_keys import DecodeKeys
 from fastreader.models.passes.key_values import KeyValues, Reuse
 from fastreader.models.passes.logit_head import LogitHead
 from fastreader.models.passes.packed_keys import AttentionKeys
@@ -315,7 +315,7 @@ class TreeModel:
 
         Raises as `hidden`.
         """
-        if isinstance(keys, DecodeCache) and isinstance(self._step, fused.FusedStep):
+        if isinstance(keys, DecodeKeys) and isinstance(self._step, fused.FusedStep):
             row_keys = keys.row_keys(self.windows)
             if row_keys is not None and self._before_head is None:
                 return self._step(token_ids, positions, row_keys)

@@ -13,7 +13,7 @@ from fastreader.moi.quantities.observations import Observations, observe
 from fastreader.moi.quantities.position_bias import PositionBias
 from fastreader.moi.quantities.utilities import Utilities
 from fastreader.moi.reorder.answer import MoiAnswer, answer
-from fastreader.moi.reorder.planning import Cost, Plan, Stopping, plan
+from fastreader.moi.reorder.planning import Cost, RerankPlan, Stopping, plan
 from fastreader.moi.reorder.ranked import Ranked, RankedPassage
 from fastreader.moi.reorder.rerank import rerank
 from fastreader.moi.solve.debias import debias
@@ -25,12 +25,12 @@ __all__ = [
     "MarginalAnswer",
     "MoiAnswer",
     "Observations",
-    "Plan",
     "Pool",
     "PositionBias",
     "Probe",
     "Ranked",
     "RankedPassage",
+    "RerankPlan",
     "Stopping",
     "Utilities",
     "analyses",

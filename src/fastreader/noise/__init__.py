@@ -12,7 +12,7 @@ from fastreader.noise.layouts import Layout, LayoutSpec, MissingPassages, layout
 from fastreader.noise.materials import Materials, by_title, gather
 from fastreader.noise.plots import plot_accuracy, plot_entropy, plot_heat_map
 from fastreader.noise.prompt import NoiseTemplate
-from fastreader.noise.sources import Pool, RandomSource, RandomWords
+from fastreader.noise.sources import DistractorPool, RandomSource, RandomWords
 from fastreader.noise.summary import PRIMARY, LayoutCounts, NoiseSummary, baseline_of, summarise
 from fastreader.noise.tables import markdown
 
@@ -20,6 +20,7 @@ __all__ = [
     "MAX_NEW_TOKENS",
     "PRIMARY",
     "AnswerAttention",
+    "DistractorPool",
     "Kind",
     "Layout",
     "LayoutCounts",
@@ -30,7 +31,6 @@ __all__ = [
     "NoiseAnswers",
     "NoiseSummary",
     "NoiseTemplate",
-    "Pool",
     "RandomSource",
     "RandomWords",
     "answer_attention",

@@ -82,7 +82,7 @@ class NoiseAnswers:
 
 
 @dataclass(frozen=True)
-class _Request:
+class _PromptRequest:
     question: int
     layout: Layout
     prompt: TextOrTokens
@@ -180,7 +180,7 @@ def _requests(
     template: NoiseTemplate,
     max_new_tokens: int,
     context: int | None,
-) -> tuple[list[NoiseAnswers], list[_Request]]:
+) -> tuple[list[NoiseAnswers], list[_PromptRequest]]:
     specs = [LayoutSpec.parse(name) for name in layouts]
     names = [spec.name for spec in specs]
     expect(bool(names), "layouts", "at least one", names)
@@ -188,7 +188,7 @@ def _requests(
     check_int("max_new_tokens", max_new_tokens)
     budget = ContextBudget(reader, template, max_new_tokens, context)
     results: list[NoiseAnswers] = []
-    requests: list[_Request] = []
+    requests: list[_PromptRequest] = []
     for question, item in enumerate(materials):
         answers = NoiseAnswers(item.id, item.cluster)
         results.append(answers)
@@ -200,7 +200,7 @@ def _requests(
                 continue
             prompt = budget.prompt(item.question, chosen.passages)
             if budget.holds(prompt):
-                requests.append(_Request(question, chosen, prompt))
+                requests.append(_PromptRequest(question, chosen, prompt))
             else:
                 answers.over_long[spec.name] = len(prompt)
     return results, requests

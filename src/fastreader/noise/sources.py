@@ -52,7 +52,7 @@ class RandomSource(Protocol):
 
 @checked
 @dataclass(frozen=True)
-class Pool:
+class DistractorPool:
     """Draws passages without replacement, from the pool that the retriever searched or from another corpus.
 
     Attributes:

@@ -14,7 +14,7 @@ from fastreader.core.protocol import Generation, Loglikelihood, Results, Sequenc
 from fastreader.core.tree import PrefixTree, Tokens
 from fastreader.models.passes.prefix_cache import PrefixCache
 from fastreader.reader.generation.generate import generate
-from fastreader.reader.local_model import Engine
+from fastreader.reader.local_model import LocalModel
 from fastreader.reader.loglikelihood import Admit, loglikelihood, score
 from fastreader.reader.prompts.writer import PromptWriter
 
@@ -25,18 +25,18 @@ class ReaderBase(PromptWriter):
     """What `Reader` and `Session` have in common.
 
     Attributes:
-        engine: the model, its tokenizer and its lock.
+        local_model: the model, its tokenizer and its lock.
         name: what the model was loaded from.
         max_length: longest input the model takes, in tokens; None if its config sets no limit.
         end_tokens: tokens by which the model ends a turn or a text: its generation config's and its tokenizer's.
     """
 
-    def __init__(self, engine: Engine) -> None:
-        super().__init__(engine.encoder)
-        self.engine = engine
-        self.name = engine.name
-        self.max_length = engine.max_length
-        self.end_tokens = engine.end_tokens
+    def __init__(self, local_model: LocalModel) -> None:
+        super().__init__(local_model.encoder)
+        self.local_model = local_model
+        self.name = local_model.name
+        self.max_length = local_model.max_length
+        self.end_tokens = local_model.end_tokens
 
     @contextmanager
     def _cache(self) -> Iterator[tuple[PrefixCache | None, Admit | None]]:
@@ -45,21 +45,21 @@ class ReaderBase(PromptWriter):
 
     def describe(self) -> dict[str, str]:
         """Return name, revision, device, dtype, precision, how it reads and writes, and the check that ran at load."""
-        engine = self.engine
+        local_model = self.local_model
         return {
-            "name": engine.name,
-            **({"revision": engine.revision} if engine.revision else {}),
-            "device": engine.arithmetic.where,
-            "dtype": engine.arithmetic.stored,
-            "precision": engine.arithmetic.precision,
-            "products": engine.arithmetic.products,
-            "forward": f"{engine.model.forward_path}; writes {engine.model.writing_path}",
-            "check": engine.check,
+            "name": local_model.name,
+            **({"revision": local_model.revision} if local_model.revision else {}),
+            "device": local_model.arithmetic.where,
+            "dtype": local_model.arithmetic.stored,
+            "precision": local_model.arithmetic.precision,
+            "products": local_model.arithmetic.products,
+            "forward": f"{local_model.model.forward_path}; writes {local_model.model.writing_path}",
+            "check": local_model.check,
         }
 
     def budget(self) -> int:
         """Return the number of tokens that one pass computes at most by default, from the memory free now."""
-        return self.engine.budget()
+        return self.local_model.budget()
 
     def plan(
         self, sequences: Sequence[tuple[Tokens, Tokens]], max_batch_tokens: int | None = None, *, new_tokens: int = 0
@@ -75,7 +75,7 @@ class ReaderBase(PromptWriter):
         Raises:
             ContextOverflowError, InputError, OutOfBudgetError: as `loglikelihood`.
         """
-        return self.engine.plan(sequences, max_batch_tokens, new_tokens=new_tokens)
+        return self.local_model.plan(sequences, max_batch_tokens, new_tokens=new_tokens)
 
     def score(
         self,
@@ -107,7 +107,7 @@ class ReaderBase(PromptWriter):
             expect(held == len(sequences), "trees", f"those of {len(sequences)} sequences", f"{held} sequences")
         with self._cache() as (kept, keep):
             return score(
-                self.engine,
+                self.local_model,
                 sequences,
                 max_batch_tokens=max_batch_tokens,
                 trees=trees,
@@ -151,7 +151,7 @@ class ReaderBase(PromptWriter):
         """
         with self._cache() as (kept, keep):
             return loglikelihood(
-                self.engine,
+                self.local_model,
                 requests,
                 token_logprobs=token_logprobs,
                 special_tokens=special_tokens,
@@ -230,7 +230,7 @@ class ReaderBase(PromptWriter):
             progress=progress,
         )
         with self._cache() as (kept, _keep):
-            return generate(self.engine, prompts, options, kept)
+            return generate(self.local_model, prompts, options, kept)
 
     async def aloglikelihood(
         self, requests: Iterable[tuple[TextOrTokens, TextOrTokens]], **options: Any

@@ -23,7 +23,7 @@ from fastreader.reader.prompts.encoder import TextEncoder
 _PAIRS, _TOKENS = kind_of(Sequence[Sequence[Any]]), kind_of(Tokens)
 
 
-class Engine:
+class LocalModel:
     """A model with its tokenizer, as log-likelihoods, generation and sessions use it.
 
     Attributes:

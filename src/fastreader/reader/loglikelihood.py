@@ -21,7 +21,7 @@ from fastreader.models.passes.key_values import KeyValues, Reuse
 from fastreader.models.passes.prefix_cache import PrefixCache
 from fastreader.models.tree_model import TreeModel
 from fastreader.ops.linear_logprob import LogprobStats
-from fastreader.reader.local_model import Engine
+from fastreader.reader.local_model import LocalModel
 from fastreader.reader.prompts.encoder import TextEncoder
 
 Admit: TypeAlias = Callable[[Sequence[PrefixTree]], None]
@@ -29,7 +29,7 @@ _BOOL, _BOOL_OR_NONE = kind_of(bool), kind_of(bool | None)
 
 
 def loglikelihood(
-    engine: Engine,
+    local_model: LocalModel,
     requests: Iterable[tuple[TextOrTokens, TextOrTokens]],
     *,
     token_logprobs: bool,
@@ -44,11 +44,11 @@ def loglikelihood(
     accept("token_logprobs", token_logprobs, _BOOL)
     accept("progress", progress, _BOOL_OR_NONE)
     sequences, truncated = encode_requests(
-        engine.encoder, engine.max_length, requests, special_tokens=special_tokens, on_overflow=on_overflow
+        local_model.encoder, local_model.max_length, requests, special_tokens=special_tokens, on_overflow=on_overflow
     )
     if not sequences:
         return Results([], TreeStats(0, 0, 0, 0), passes=0)
-    scores = score(engine, sequences, max_batch_tokens=max_batch_tokens, progress=progress, kept=kept, keep=keep)
+    scores = score(local_model, sequences, max_batch_tokens=max_batch_tokens, progress=progress, kept=kept, keep=keep)
     return as_results(scores, truncated, token_logprobs)
 
 
@@ -63,7 +63,7 @@ def as_results(scores: SequenceScores, truncated: Sequence[int], token_logprobs:
 
 
 def score(
-    engine: Engine,
+    local_model: LocalModel,
     sequences: Sequence[tuple[Tokens, Tokens]],
     *,
     max_batch_tokens: int | None,
@@ -76,7 +76,7 @@ def score(
     """Do the work of `Reader.score`; the keys and values in `kept` are not computed again.
 
     Args:
-        engine, sequences, max_batch_tokens, trees, best_tokens: as for `Reader.score`.
+        local_model, sequences, max_batch_tokens, trees, best_tokens: as for `Reader.score`.
         progress: as for `Reader.loglikelihood`.
         kept: cached keys and values.
         keep: called before the passes with their trees; raises if they would not fit. With it, the keys and values of
@@ -85,7 +85,7 @@ def score(
     started = time.perf_counter()
     if trees is None or keep is not None:
         # Cached keys and values need memory beside the pass, as when tokens are generated after it.
-        trees = engine.plan(sequences, max_batch_tokens, new_tokens=0 if keep is None else 2)
+        trees = local_model.plan(sequences, max_batch_tokens, new_tokens=0 if keep is None else 2)
     if keep is not None:
         keep(trees)
     count = len(sequences)
@@ -98,18 +98,18 @@ def score(
     with track("scoring", len(trees), "passes", shown) as advance:
         for tree in trees:
             reuse = None if kept is None else kept.lookup(tree)
-            key_values = None if keep is None else engine.model.new_key_values(tree, reuse)
-            with engine.lock:
+            key_values = None if keep is None else local_model.model.new_key_values(tree, reuse)
+            with local_model.lock:
                 if best_tokens:
-                    result, most = _with_best_tokens(engine.model, tree, reuse, key_values)
+                    result, most = _with_best_tokens(local_model.model, tree, reuse, key_values)
                 else:
-                    result, most = engine.model.score(tree, reuse=reuse, key_values=key_values), None
+                    result, most = local_model.model.score(tree, reuse=reuse, key_values=key_values), None
             values = result.logprob.double().cpu().numpy()[tree.pairs]
             if not np.isfinite(values).all():
                 row = int(np.searchsorted(tree.offsets, np.flatnonzero(~np.isfinite(values))[0], side="right")) - 1
                 raise NumericsError(
                     f"sequence {tree.sequence_ids[row]}: a log-likelihood is not finite; the weights are damaged, or "
-                    f"their products too large for precision {engine.arithmetic.precision!r}"
+                    f"their products too large for precision {local_model.arithmetic.precision!r}"
                 )
             hits = result.argmax.cpu().numpy()[tree.pairs] == tree.targets[tree.pairs]
             for row, sequence in enumerate(tree.sequence_ids.tolist()):

@@ -113,7 +113,7 @@ class ReaderPool(ScoreReader):
         if trees is None:
             trees = self.plan(sequences, max_batch_tokens)
         parts = self._shared(
-            lambda reader, tree: score(reader.engine, sequences, max_batch_tokens=None, trees=[tree]), trees
+            lambda reader, tree: score(reader.local_model, sequences, max_batch_tokens=None, trees=[tree]), trees
         )
         of = np.empty(len(sequences), dtype=np.int64)  # the pass of each sequence
         for place, tree in enumerate(trees):

@@ -24,7 +24,7 @@ from fastreader.models.machine.devices import placed
 from fastreader.models.machine.memory import return_freed
 from fastreader.models.tree_model import TreeModel
 from fastreader.reader.base import ReaderBase
-from fastreader.reader.local_model import Engine
+from fastreader.reader.local_model import LocalModel
 from fastreader.reader.prompts.encoder import TextEncoder
 from fastreader.reader.session import Session, open_session
 
@@ -72,13 +72,13 @@ class Reader(ReaderBase):
             tree_model = TreeModel(model, name, *how, own)
         if tree_model.why_not_upcast and tree_model.precision != arithmetic.precision:
             arithmetic = replace(arithmetic, precision=tree_model.precision, reason=tree_model.why_not_upcast)
-        super().__init__(Engine(tree_model, encoder, name, arithmetic, revision))
+        super().__init__(LocalModel(tree_model, encoder, name, arithmetic, revision))
         self._loaded_from: dict[str, Any] | None = None  # the arguments of `load`; None for a model object
         self._weights = weights
         self.arithmetic = arithmetic
         self.revision = revision
         with placed(model, name):
-            self.checked, self.engine.check = _verdict(tree_model, check, weights)
+            self.checked, self.local_model.check = _verdict(tree_model, check, weights)
 
     @classmethod
     def load(
@@ -189,7 +189,7 @@ class Reader(ReaderBase):
         of = "" if loading.is_packaged(model) and adapter is None else weights
         name = name or reader_name(model) + ("" if adapter is None else f"+{reader_name(adapter)}")
         reader = cls(loaded, tokenizer, name, arithmetic, of, check, weights, own=True)
-        reader.engine.model.release_original()  # nobody else has it, so that weights are not held twice
+        reader.local_model.model.release_original()  # nobody else has it, so that weights are not held twice
         del loaded
         return_freed()
         reader._loaded_from = {
@@ -215,7 +215,7 @@ class Reader(ReaderBase):
     @property
     def model(self) -> Any:
         """The transformers model that runs. Its attention and, where fused, its layers are fastreader's own."""
-        return self.engine.model.model
+        return self.local_model.model.model
 
     @property
     def tokenizer(self) -> Any:
@@ -225,11 +225,11 @@ class Reader(ReaderBase):
     @property
     def device(self) -> torch.device:
         """Where the weights are."""
-        return self.engine.model.device
+        return self.local_model.model.device
 
     def close(self) -> None:
         """Release the model's memory; every later call raises FastreaderError. Closing twice is harmless."""
-        self.engine.close()
+        self.local_model.close()
 
     def __enter__(self) -> Reader:
         return self
@@ -250,7 +250,7 @@ class Reader(ReaderBase):
                 f"{self!r}, which was made from a model object; save model and tokenizer with save_pretrained and use "
                 "Reader.load(folder)"
             )
-        _ = self.engine.model  # raises if the reader was closed
+        _ = self.local_model.model  # raises if the reader was closed
         return load_again, (self._loaded_from, self.name, self._weights)
 
     def __copy__(self) -> NoReturn:
@@ -294,7 +294,7 @@ class Reader(ReaderBase):
             OutOfBudgetError: if the prefixes take more than `max_bytes`.
         """
         return open_session(
-            self.engine,
+            self.local_model,
             prefixes,
             max_bytes,
             cache_scored,

@@ -16,7 +16,7 @@ from fastreader.models.machine import memory
 from fastreader.models.passes.prefix_cache import PrefixCache
 from fastreader.reader.base import ReaderBase
 from fastreader.reader.forks import repair_in_children
-from fastreader.reader.local_model import Engine
+from fastreader.reader.local_model import LocalModel
 from fastreader.reader.loglikelihood import Admit
 
 _SHARE = 0.5  # of the free memory, for what is cached
@@ -31,20 +31,20 @@ class Session(ReaderBase):
     the memory at its end. Calls from several threads wait for each other.
 
     Args:
-        engine: the reader's.
+        local_model: the reader's.
         max_bytes, cache_scored: as for `Reader.session`, which also reads the first prefixes.
 
     Attributes:
         stats: tokens computed to read the prefixes.
     """
 
-    def __init__(self, engine: Engine, max_bytes: int | None = None, *, cache_scored: bool = False) -> None:
-        super().__init__(engine)
+    def __init__(self, local_model: LocalModel, max_bytes: int | None = None, *, cache_scored: bool = False) -> None:
+        super().__init__(local_model)
         check_int("max_bytes", max_bytes, optional=True)
-        self._kept: PrefixCache | None = PrefixCache(engine.model.regimes)
+        self._kept: PrefixCache | None = PrefixCache(local_model.model.regimes)
         self._use = threading.RLock()  # the cache may not change between a look-up and the read that follows it
         self._admit = self._check_room if cache_scored else None
-        free = min(map(memory.free_bytes, engine.model.devices))
+        free = min(map(memory.free_bytes, local_model.model.devices))
         self._allowed = int(_SHARE * free) if max_bytes is None else max_bytes
         self.stats = TreeStats(0, 0, 0, 0)
         repair_in_children(self)
@@ -65,7 +65,7 @@ class Session(ReaderBase):
         **options: Any,
     ) -> Session:
         """Open another session of the same reader; it shares nothing with this one. See `Reader.session`."""
-        return open_session(self.engine, prefixes, max_bytes, cache_scored, **options)
+        return open_session(self.local_model, prefixes, max_bytes, cache_scored, **options)
 
     def prefill(
         self,
@@ -85,7 +85,7 @@ class Session(ReaderBase):
             InputError, ContextOverflowError: as `Reader.session`.
             OutOfBudgetError: if the session would exceed its memory; it is left as it was.
         """
-        model = self.engine.model
+        model = self.local_model.model
         expect(bool(prefixes), "prefixes", "at least one", prefixes)
         encoded: list[Sequence[int]] = []
         for i, prefix in enumerate(prefixes):
@@ -113,7 +113,7 @@ class Session(ReaderBase):
             for tree in trees:
                 reuse = kept.lookup(tree)
                 key_values = model.new_key_values(tree, reuse)
-                with self.engine.lock:
+                with self.local_model.lock:
                     model.hidden(tree, reuse=reuse, key_values=key_values)
                 kept.add(tree, key_values)
                 self.stats = self.stats + (tree.stats if reuse is None else reuse.stats(tree.stats))
@@ -121,7 +121,7 @@ class Session(ReaderBase):
     def _check_room(self, trees: Sequence[PrefixTree]) -> None:
         """Raise OutOfBudgetError if these trees, beside what is cached, would exceed the session's memory."""
         kept = self._open()
-        model = self.engine.model
+        model = self.local_model.model
         needed = (len(kept) + kept.count_new(trees)) * model.key_value_bytes
         if model.mixers:  # a bound: states that the session has are not kept again
             new = [model.new_key_values(tree).states for tree in trees]
@@ -165,14 +165,14 @@ class Session(ReaderBase):
 
 
 def open_session(
-    engine: Engine,
+    local_model: LocalModel,
     prefixes: Sequence[TextOrTokens | Sequence[str]],
     max_bytes: int | None,
     cache_scored: bool,
     **options: Any,
 ) -> Session:
     """Do the work of `Reader.session`; `options` are those of `Session.prefill`."""
-    session = Session(engine, max_bytes, cache_scored=cache_scored)
+    session = Session(local_model, max_bytes, cache_scored=cache_scored)
     if prefixes or not cache_scored:
         session.prefill(*prefixes, **options)
     return session

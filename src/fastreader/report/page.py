@@ -20,7 +20,7 @@ from fastreader.report.browse import browser_data
 from fastreader.report.conflicts import Contradictions, contradictions
 from fastreader.report.plots import Chart, Table, answers, confidence, ensemble, layouts, moi
 from fastreader.report.policy import PLACE, StyleClasses, with_policy
-from fastreader.report.retrieval import Retrieval, retrieval
+from fastreader.report.retrieval import RetrievalTable, retrieval
 from fastreader.report.study_data import Missing, StudyRun
 from fastreader.report.summary import summary_rows
 
@@ -66,7 +66,7 @@ class Report:
 
     run: StudyRun
     summary: list[dict[str, Any]]
-    retrieval: Retrieval
+    retrieval: RetrievalTable
     conflicts: Contradictions
     sections: list[Section]
 

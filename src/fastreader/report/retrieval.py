@@ -8,14 +8,14 @@ from typing import Any
 
 from fastreader.data import Example
 from fastreader.errors import MissingExtraError
-from fastreader.report.study_data import Condition, StudyRun
+from fastreader.report.study_data import ReportCondition, StudyRun
 from fastreader.statistics.measures.retrieval import MEASURES, retrieval_measures
 
 RETRIEVER = "the retriever's"
 
 
 @dataclass(frozen=True)
-class Retrieval:
+class RetrievalTable:
     """The table of retrieval metrics.
 
     Attributes:
@@ -31,7 +31,7 @@ class Retrieval:
     metrics: tuple[str, ...] = MEASURES
 
 
-def retrieval(run: StudyRun) -> Retrieval:
+def retrieval(run: StudyRun) -> RetrievalTable:
     """Return metrics over the questions whose passages have gold flags, for the retriever's order and MoI's rankings.
 
     MoI ranks by utility, the estimated worth of a passage, and not by the place in the reading order. An `order:`
@@ -41,7 +41,7 @@ def retrieval(run: StudyRun) -> Retrieval:
     flagged = [e for e in examples if any(p.is_gold is not None for p in e.passages)]
     left_out = len(examples) - len(flagged)
     if not flagged:
-        return Retrieval([], left_out, "no question has passages with gold flags")
+        return RetrievalTable([], left_out, "no question has passages with gold flags")
     try:
         rows = [_row(RETRIEVER, flagged)]
         for condition in run.conditions:
@@ -49,8 +49,8 @@ def retrieval(run: StudyRun) -> Retrieval:
             if reorders and (ranked := list(_ranked(run, condition))):
                 rows.append(_row(condition.label, ranked))
     except MissingExtraError as error:
-        return Retrieval([], left_out, str(error))
-    return Retrieval(rows, left_out)
+        return RetrievalTable([], left_out, str(error))
+    return RetrievalTable(rows, left_out)
 
 
 def _row(name: str, examples: Sequence[Example]) -> dict[str, Any]:
@@ -58,7 +58,7 @@ def _row(name: str, examples: Sequence[Example]) -> dict[str, Any]:
     return {"order": name, "questions": len(found.indices), **found.means}
 
 
-def _ranked(run: StudyRun, condition: Condition) -> Iterator[Example]:
+def _ranked(run: StudyRun, condition: ReportCondition) -> Iterator[Example]:
     """Yield the questions with their passages ranked by the condition, under the first seed."""
     seen: set[str] = set()
     for row in run.of(condition):

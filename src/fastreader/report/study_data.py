@@ -27,7 +27,7 @@ class Missing(InputError):
 
 
 @dataclass(frozen=True)
-class Condition:
+class ReportCondition:
     """A method as run by one reader.
 
     Attributes:
@@ -71,18 +71,18 @@ class StudyRun:
         self.voters: dict[str, dict[str, Any]] = run.read_json(VOTER) or {}
 
     @cached_property
-    def conditions(self) -> list[Condition]:
+    def conditions(self) -> list[ReportCondition]:
         """Methods in the study's order, for each reader; methods without a row are left out."""
         present = {(row["method"], row["reader"]) for row in self.rows}
         several = len({reader for _, reader in present}) > 1
         return [
-            Condition(f"{m.label} · {reader}" if several else m.label, m.label, reader, m.method)
+            ReportCondition(f"{m.label} · {reader}" if several else m.label, m.label, reader, m.method)
             for reader in self.study.readers
             for m in self.study.methods
             if (m.label, reader) in present
         ]
 
-    def of(self, condition: Condition) -> list[dict[str, Any]]:
+    def of(self, condition: ReportCondition) -> list[dict[str, Any]]:
         """Return the rows of a condition, including those without an answer."""
         return self._by_condition[condition.method, condition.reader]
 
@@ -93,7 +93,7 @@ class StudyRun:
             found[row["method"], row["reader"]].append(row)
         return found
 
-    def outcomes(self, condition: Condition, metric: str | None = None) -> dict[str, float]:
+    def outcomes(self, condition: ReportCondition, metric: str | None = None) -> dict[str, float]:
         """Return the metric's mean over seeds, by question, for questions with an answer and right answers."""
         name = metric or self.study.metric
         values: dict[str, list[float]] = defaultdict(list)
@@ -147,7 +147,7 @@ class StudyRun:
         """The study's metric in words."""
         return METRIC_NAMES[self.study.metric]
 
-    def traces(self, key: str) -> Iterator[tuple[Condition, dict[str, Any]]]:
+    def traces(self, key: str) -> Iterator[tuple[ReportCondition, dict[str, Any]]]:
         """Yield (condition, row) for every row whose trace has `key`."""
         for condition in self.conditions:
             for row in self.of(condition):

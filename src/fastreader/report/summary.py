@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastreader.report.study_data import Condition, StudyRun
+from fastreader.report.study_data import ReportCondition, StudyRun
 from fastreader.statistics import Comparison, Interval, compare, wilson
 
 TOKENS = ("total_tokens", "computed_tokens", "new_tokens")
@@ -62,7 +62,7 @@ def summary_rows(run: StudyRun) -> list[dict[str, Any]]:
     return rows
 
 
-def _counts(run: StudyRun, condition: Condition) -> dict[str, Any]:
+def _counts(run: StudyRun, condition: ReportCondition) -> dict[str, Any]:
     rows = run.of(condition)
     answered = [row for row in rows if row["answer"] is not None]
     return {
@@ -75,7 +75,7 @@ def _counts(run: StudyRun, condition: Condition) -> dict[str, Any]:
     }
 
 
-def _wilson(run: StudyRun, condition: Condition) -> Interval | None:
+def _wilson(run: StudyRun, condition: ReportCondition) -> Interval | None:
     values = list(run.outcomes(condition).values())
     if not values or not all(value in (0, 1) for value in values):
         return None

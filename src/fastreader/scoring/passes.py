@@ -15,7 +15,7 @@ from fastreader.data import Example
 from fastreader.data.arguments import make_example
 from fastreader.errors import FastreaderError, InputError, NumericsError, OutOfBudgetError
 from fastreader.scoring.options import ScoreOptions
-from fastreader.scoring.prepare import Job, prepare
+from fastreader.scoring.prepare import ScoringJob, prepare
 from fastreader.scoring.results import PermutationScores, TokenLogprobs
 
 OnError = Callable[[int, Example, FastreaderError], None]
@@ -78,7 +78,7 @@ class _Waiting:
     index: int
     name: str
     example: Example
-    job: Job
+    job: ScoringJob
 
 
 def _run(
@@ -107,7 +107,7 @@ def _run(
         yield result
 
 
-def score_jobs(reader: ScoringReader, jobs: list[Job]) -> list[PermutationScores]:
+def score_jobs(reader: ScoringReader, jobs: list[ScoringJob]) -> list[PermutationScores]:
     """Score the sequences of all jobs together; those of one job by its own plan."""
     alone = len(jobs) == 1
     sequences = []
@@ -127,7 +127,7 @@ def score_jobs(reader: ScoringReader, jobs: list[Job]) -> list[PermutationScores
 
 
 def _result(
-    reader: dict[str, str], job: Job, scores: SequenceScores, start: int, stats: TreeStats
+    reader: dict[str, str], job: ScoringJob, scores: SequenceScores, start: int, stats: TreeStats
 ) -> PermutationScores:
     options = job.options
     design, pieces = job.fitted.design, job.fitted.pieces

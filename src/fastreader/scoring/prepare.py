@@ -19,7 +19,7 @@ Pairs = list[tuple[list[int], list[int]]]
 
 
 @dataclass(frozen=True)
-class Job:
+class ScoringJob:
     """One example, ready to run.
 
     Attributes:
@@ -63,7 +63,7 @@ def places_to_read(example: Example, options: ScoreOptions, where: str) -> int:
 
 def prepare(
     reader: ScoringReader, example: Example, options: ScoreOptions, where: str, pieces: PromptPieces | None = None
-) -> Job:
+) -> ScoringJob:
     """Return the sequences to score for an example, and the passes that score them.
 
     Args:
@@ -88,7 +88,7 @@ def prepare(
         trees = reader.plan(sequences, options.max_batch_tokens)
     except (InputError, OutOfBudgetError) as error:
         raise type(error)(f"{where}: {error}") from error
-    return Job(example, options, fitted, sequences, trees)
+    return ScoringJob(example, options, fitted, sequences, trees)
 
 
 def encode_example(reader: ScoringReader, example: Example, options: ScoreOptions, where: str) -> PromptPieces:

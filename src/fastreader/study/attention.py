@@ -17,7 +17,7 @@ from fastreader.reader.reader import Reader
 from fastreader.study.cached_reader import CachedReader
 from fastreader.study.config import Study
 from fastreader.study.folder import ATTENTION, RunFolder
-from fastreader.study.methods.noise import Noise, layout_of
+from fastreader.study.methods.noise import NoiseMethod, layout_of
 from fastreader.study.registry import make
 
 
@@ -25,7 +25,7 @@ def lacks_attention(study: Study, run: RunFolder, examples: Sequence[Example], n
     """Return whether a reader has answers whose attention is to be recorded and is not in the run yet."""
     if not study.noise.attention:
         return False
-    missing = _Missing(study, run, name)
+    missing = _MissingReplies(study, run, name)
     return any(missing.of(example) for example in examples[: study.noise.attention])
 
 
@@ -36,7 +36,7 @@ def write_attention(study: Study, run: RunFolder, reader: CachedReader, examples
     draw other passages. A reply without a token gets a row with an error, and so does a reply whose last token, which
     is read here and was not when it was generated, no longer fits in the context. Layouts without passages have no row.
     """
-    missing = _Missing(study, run, name)
+    missing = _MissingReplies(study, run, name)
     opened = reader.reader
     expect(isinstance(opened, Reader), "noise.attention", "a fastreader.Reader, whose attention can be seen", opened)
     assert isinstance(opened, Reader)
@@ -72,16 +72,16 @@ def _attention(
     return {label: found for each in single for label, found in each.items()}
 
 
-class _Missing:
+class _MissingReplies:
     """Replies whose attention is to be recorded and has no row yet."""
 
     def __init__(self, study: Study, run: RunFolder, reader: str) -> None:
         self._reader = reader
         chosen = study.noise.attention_layouts
-        self.methods: dict[str, Noise] = {
+        self.methods: dict[str, NoiseMethod] = {
             config.label: method
             for config in study.methods
-            if isinstance(method := make(config, study), Noise) and (method.spec.gold or method.spec.retrieved)
+            if isinstance(method := make(config, study), NoiseMethod) and (method.spec.gold or method.spec.retrieved)
             if not chosen or method.spec.name in chosen
         }
         self._traces: dict[tuple[str | None, str], dict[str, Any]] = {

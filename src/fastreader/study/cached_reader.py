@@ -226,7 +226,7 @@ class _TreeReader(ReaderWrapper):
             results = self._cached.loglikelihood(scored, token_logprobs=True, max_batch_tokens=max_batch_tokens)
         else:
             if missing := [pair for pair in dict.fromkeys(scored) if pair not in self._known]:
-                raise _Missing(missing)
+                raise _MissingScores(missing)
             stats = PrefixTree.build(scored).stats if scored else NOTHING
             results = Results([self._known[pair] for pair in scored], stats, 0)
         found = iter(results)
@@ -250,7 +250,7 @@ class _TreeReader(ReaderWrapper):
         return self._cached.generate(prompts, **options)
 
 
-class _Missing(Exception):
+class _MissingScores(Exception):
     """Scores that a function needs and that are not known yet."""
 
     def __init__(self, pairs: list[Pair]) -> None:
@@ -269,7 +269,7 @@ def scoring(stage: str, reader: CachedReader, function: Callable[[ScoringReader]
     while True:
         try:
             return function(tree)
-        except _Missing as missing:
+        except _MissingScores as missing:
             pairs = missing.pairs
         replies = yield from score(stage, pairs)
         known.update(zip(pairs, replies, strict=True))

@@ -73,7 +73,7 @@ def _mean(metric: Callable[[str, Sequence[str]], float], texts: Sequence[str], r
     return sum(metric(text, right) for text in texts) / len(texts)
 
 
-class Rows(Protocol):
+class RowSink(Protocol):
     """Where the rows of a group are written."""
 
     def holds(self, cell: Cell, example: Example) -> bool:
@@ -90,7 +90,7 @@ class Rows(Protocol):
 
 
 @dataclass(frozen=True)
-class Group:
+class CellGroup:
     """Questions that run together in another process.
 
     Attributes:
@@ -104,7 +104,7 @@ class Group:
 
 @dataclass(frozen=True)
 class GroupDone:
-    """What another process returns for a `Group`.
+    """What another process returns for a `CellGroup`.
 
     Attributes:
         reader: its reader's description.
@@ -118,7 +118,7 @@ class GroupDone:
 
 
 # Runs groups of a study's questions with the reader of that name in other processes, and yields each when it is done.
-Elsewhere = Callable[[str, Study, list[Example], list[Group]], Iterator[GroupDone]]
+Elsewhere = Callable[[str, Study, list[Example], list[CellGroup]], Iterator[GroupDone]]
 
 
 def cells_of(study: Study) -> list[Cell]:
@@ -132,7 +132,7 @@ def cells_of(study: Study) -> list[Cell]:
 
 
 def run_group(
-    reader: CachedReader, group: Sequence[Example], cells: Sequence[Cell], everything: list[Example], rows: Rows
+    reader: CachedReader, group: Sequence[Example], cells: Sequence[Cell], everything: list[Example], rows: RowSink
 ) -> None:
     """Run every method's program for each question of a group that has no row yet, all of them in step."""
     programs: list[tuple[Program[None], Readers]] = []

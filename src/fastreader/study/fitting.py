@@ -11,7 +11,7 @@ from fastreader.eor.voter import Voter
 from fastreader.errors import InputError
 from fastreader.study.config import Study
 from fastreader.study.folder import VOTER, RunFolder
-from fastreader.study.methods.eor import Eor, answers_of
+from fastreader.study.methods.eor import EorMethod, answers_of
 from fastreader.study.registry import make
 
 
@@ -21,7 +21,7 @@ def fit_voters(study: Study, run: RunFolder, rows: Sequence[dict[str, Any]], exa
     fitted: dict[str, dict[str, Any]] = {}
     for config in study.methods:
         method = make(config, study)
-        if not isinstance(method, Eor):
+        if not isinstance(method, EorMethod):
             continue
         for reader in study.readers:
             answers = [

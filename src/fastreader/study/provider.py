@@ -11,7 +11,7 @@ from fastreader.data.fingerprints import file_stamp
 from fastreader.noise.layouts import FILL, Layout, LayoutSpec, StillFits, layout
 from fastreader.noise.materials import Materials, by_title, gather
 from fastreader.noise.prompt import ContextBudget
-from fastreader.noise.sources import Exhausted, Pool, RandomSource, RandomWords
+from fastreader.noise.sources import DistractorPool, Exhausted, RandomSource, RandomWords
 
 _FILL_FIRST = 32  # random passages drawn for a layout that fills the context, doubled while all of them fit
 _KEPT = 64  # questions whose materials are kept; layouts of a group of questions come one after the other
@@ -73,7 +73,7 @@ class PassageProvider:
     def _random(self) -> RandomSource:
         if self._source == "words":
             return RandomWords.of(self._passages, seed=self._seed)
-        return Pool(self._passages, self._seed)
+        return DistractorPool(self._passages, self._seed)
 
     @functools.cached_property
     def _titles(self) -> dict[str, list[Passage]]:

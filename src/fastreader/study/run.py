@@ -25,7 +25,7 @@ from fastreader.errors import FastreaderError
 from fastreader.reader.programs.costs import StageCost
 from fastreader.study.attention import lacks_attention, write_attention
 from fastreader.study.cached_reader import CachedReader, Meter
-from fastreader.study.cells import Cell, Elsewhere, Group, cells_of, run_group
+from fastreader.study.cells import Cell, CellGroup, Elsewhere, cells_of, run_group
 from fastreader.study.config import Study
 from fastreader.study.conflicts import write_conflicts
 from fastreader.study.contents import require_same_study
@@ -104,7 +104,7 @@ def run_study(
         advance = stack.enter_context(track("studying", total, "answers", progress))
         failed = {row["id"] for row in run.rows() if row["error"] is not None}
         before = len(log) - len(failed)
-        writers = {name: _Rows(log, name, advance, failed) for name in study.readers}
+        writers = {name: _ReaderRows(log, name, advance, failed) for name in study.readers}
         groups = [examples[i : i + study.batch_size] for i in range(0, len(examples), study.batch_size)]
         todos = {
             name: [(group, [c for c in cells if writer.lacks(c, group)]) for group in groups]
@@ -120,7 +120,7 @@ def run_study(
             for group, left in todos[name]:
                 writer.advance(len(group) * (len(cells) - len(left)))
                 if left and elsewhere is not None:
-                    away.append(Group([str(example.id) for example in group], writer.lacking(left, group)))
+                    away.append(CellGroup([str(example.id) for example in group], writer.lacking(left, group)))
                 elif left:
                     run_group(lazy.reader, group, left, examples, writer)
                     _add_costs(run, name, lazy.reader.total)
@@ -194,7 +194,7 @@ class LazyReader:
         return CachedReader(loaded, self.cache, self.study.max_batch_tokens)
 
 
-class _Rows:
+class _ReaderRows:
     """Rows of one reader: which exist, and writing more.
 
     Attributes:

@@ -23,7 +23,7 @@ from fastreader.reader.programs.checkpoint import Checkpoint
 from fastreader.reader.programs.costs import StageCost
 from fastreader.reader.programs.prefix_reader import STAGE
 from fastreader.reader.programs.readers import Readers
-from fastreader.reader.programs.scheduler import Outcome, run
+from fastreader.reader.programs.scheduler import ProgramOutcome, run
 from fastreader.sure.prefix_reuse import reuse_prefixes
 from fastreader.sure.settings import Settings, make_settings
 from fastreader.sure.store import Store
@@ -100,7 +100,7 @@ def ask(
     check_text("question", question)
     example = Example(question.strip(), make_passages(passages), answers=list(answers))
     chosen = make_settings(settings, options)
-    [outcome] = run_group([Job(example, method, chosen, Readers(reader, readers, STAGES))])
+    [outcome] = run_group([SureJob(example, method, chosen, Readers(reader, readers, STAGES))])
     if outcome.error is not None:
         raise outcome.error
     assert outcome.value is not None
@@ -152,9 +152,9 @@ def answer_many(
         chosen.check_resumable()
     store = None if output is None else Store(Path(output), facts, resume)
 
-    def job(example: Example) -> Job:
+    def job(example: Example) -> SureJob:
         check_text("question", example.question)
-        return Job(replace(example, question=example.question.strip()), method, chosen, serving)
+        return SureJob(replace(example, question=example.question.strip()), method, chosen, serving)
 
     return _results(store, examples, job, batch_size, progress, on_error)
 
@@ -162,7 +162,7 @@ def answer_many(
 def _results(
     store: Store | None,
     examples: Iterable[Example],
-    make_job: Callable[[Example], Job],
+    make_job: Callable[[Example], SureJob],
     batch_size: int,
     progress: bool | None,
     on_error: OnError | None,
@@ -176,7 +176,7 @@ def _results(
         while batch := list(itertools.islice(numbered, min(batch_size, sys.maxsize))):
             ready: dict[int, Result] = {}
             failed: dict[int, FastreaderError] = {}
-            jobs: dict[int, Job] = {}
+            jobs: dict[int, SureJob] = {}
             for index, example in batch:
                 known = None if store is None else store.result(str(example.id), example)
                 if known is not None:
@@ -216,7 +216,7 @@ def _report(on_error: OnError | None, index: int, example: Example, error: Fastr
 
 
 @dataclass(frozen=True)
-class Job:
+class SureJob:
     """One example to be answered by one method.
 
     Attributes:
@@ -231,7 +231,7 @@ class Job:
     readers: Readers
 
 
-def run_group(jobs: Sequence[Job], checkpoint: Checkpoint | None = None) -> list[Outcome[Result]]:
+def run_group(jobs: Sequence[SureJob], checkpoint: Checkpoint | None = None) -> list[ProgramOutcome[Result]]:
     """Run jobs together; results carry their costs and ids. A job that fails puts an error into its own outcome."""
     tasks = []
     for job in jobs:

@@ -12,12 +12,12 @@ from fastreader.reader.programs.prefix_reader import Prefix, PrefixReader
 from fastreader.sure.task import Task
 
 if TYPE_CHECKING:
-    from fastreader.sure.variants.method import Method
+    from fastreader.sure.variants.method import Variant
 
 STAGES = ("candidates", "summaries")
 
 
-def reuse_prefixes(tasks: Sequence[tuple[Task, Method]], checkpoint: Checkpoint | None) -> list[PrefixReader]:
+def reuse_prefixes(tasks: Sequence[tuple[Task, Variant]], checkpoint: Checkpoint | None) -> list[PrefixReader]:
     """Read the passages once for the candidates and summaries of tasks.
 
     That needs candidates_prompt="passages_first", one reader for both stages, and a reader with `session` whose context

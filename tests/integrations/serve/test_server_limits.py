@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from fastreader.cli.commands import app as command
 from fastreader.errors import InputError
-from fastreader.integrations.serve.settings import Settings
+from fastreader.integrations.serve.settings import ServerSettings
 
 RERANK = {"query": "Which river?", "documents": ["The Nile.", "Bread."]}
 
@@ -215,7 +215,7 @@ def test_an_error_of_ours_is_logged_and_not_shown(tiny_reader, monkeypatch, capl
 )
 def test_settings(settings):
     with pytest.raises(InputError, match=next(iter(settings))):
-        Settings(**settings)
+        ServerSettings(**settings)
 
 
 def test_the_command_listens_beyond_this_machine_only_with_a_key():

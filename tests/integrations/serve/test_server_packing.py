@@ -11,7 +11,7 @@ from serve_support import serving
 import fastreader as fr
 from fastreader.errors import NumericsError
 from fastreader.integrations.serve.packing import DeadlineError, Packer
-from fastreader.integrations.serve.settings import Settings
+from fastreader.integrations.serve.settings import ServerSettings
 
 PASSAGES = [f"Passage {i} is about the river number {i} and has some more words in it, {i} in all." for i in range(8)]
 QUESTIONS = [f"Which is river {i}?" for i in range(10)]
@@ -20,7 +20,7 @@ QUESTIONS = [f"Which is river {i}?" for i in range(10)]
 @pytest.fixture
 def held(tiny_reader, monkeypatch):
     """A packer whose passes wait until `go` is set, and the event that one has begun."""
-    packer = Packer(tiny_reader, Settings(pack_seconds=0))
+    packer = Packer(tiny_reader, ServerSettings(pack_seconds=0))
     go, begun, score = threading.Event(), threading.Event(), tiny_reader.score
 
     def waits(*arguments, **options):
@@ -172,7 +172,7 @@ def test_time_runs_out(held):
 
 
 def test_closing_finishes_what_waits(tiny_reader):
-    packer = Packer(tiny_reader, Settings(pack_seconds=5))
+    packer = Packer(tiny_reader, ServerSettings(pack_seconds=5))
     reader = packer.reader_until(later())
     with ThreadPoolExecutor(1) as pool:
         future = pool.submit(reader.score, [([5], [6])])
@@ -184,7 +184,7 @@ def test_closing_finishes_what_waits(tiny_reader):
 
 
 def test_without_packing_each_call_has_a_pass(tiny_reader):
-    packer = Packer(tiny_reader, Settings(pack=False))
+    packer = Packer(tiny_reader, ServerSettings(pack=False))
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda i: packer.reader_until(later()).score([([5], [i])]), range(6, 14)))
     packer.close()

@@ -7,7 +7,7 @@ from lib.simulate import bias_shape, simulate
 from serve_support import serving
 
 import fastreader as fr
-from fastreader.integrations.serve.settings import Settings
+from fastreader.integrations.serve.settings import ServerSettings
 from fastreader.moi.calibration.pool import Pool
 from fastreader.moi.solve.debias import debias
 from fastreader.permutations import latin
@@ -86,4 +86,4 @@ def test_a_server_without_a_pool_answers_as_before(tiny_reader):
         assert "needs a calibration" in ask(client, "Which river is long?")["error"]["message"]
         assert client.get("/health").json()["pool"] == []
     with pytest.raises(fr.errors.InputError, match="pool_file: expected None without a pool"):
-        Settings(pool=False, pool_file="pool.json")
+        ServerSettings(pool=False, pool_file="pool.json")

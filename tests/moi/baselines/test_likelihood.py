@@ -133,7 +133,7 @@ def test_bayes_saliency_plus_continues_if_its_beginning_does_not_fit(both, monke
     want = run("bayes-saliency-plus", both)
     p = pieces(reader)
     for tokens in (len(p.head), len(p.head) - 1):
-        limit = tokens * reader.engine.model.key_value_bytes
+        limit = tokens * reader.local_model.model.key_value_bytes
         monkeypatch.setattr(reader, "session", lambda *a, limit=limit: real(*a, max_bytes=limit))
         found = run("bayes-saliency-plus", both)
         assert found.order == want.order

@@ -22,7 +22,7 @@ LONG = "which has been known for a very long time to everybody who has ever live
 
 
 def own(reader, pairs):
-    return [float(values.sum()) for values in one_by_one(reader.engine.model.original, pairs)]
+    return [float(values.sum()) for values in one_by_one(reader.local_model.model.original, pairs)]
 
 
 def test_against_the_model_one_sequence_at_a_time(tiny_reader):

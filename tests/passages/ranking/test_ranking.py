@@ -16,7 +16,7 @@ from fastreader.errors import ContextOverflowError, InputError
 from fastreader.moi.baselines import METHODS
 from fastreader.moi.calibration.store import find
 from fastreader.passages.ranking.rerank import EMPTY, NOT_READ, sigmoid
-from fastreader.reader.local_model import Engine
+from fastreader.reader.local_model import LocalModel
 from fastreader.reader.prompts.pieces import encode
 
 QUESTION = "Which river is long?"
@@ -218,7 +218,7 @@ def test_results_as_json_and_text(tiny_reader):
 
 def test_an_event_loop_goes_on_meanwhile(tiny_reader, monkeypatch):
     """The reader's work waits for a turn of the loop, which never comes if that work holds the loop."""
-    turned, waited, model = threading.Event(), [], Engine.model.fget
+    turned, waited, model = threading.Event(), [], LocalModel.model.fget
 
     def waits(engine):
         waited.append(turned.wait(20))
@@ -236,7 +236,7 @@ def test_an_event_loop_goes_on_meanwhile(tiny_reader, monkeypatch):
     )
     found = []
     with monkeypatch.context() as patch:
-        patch.setattr(Engine, "model", property(waits))
+        patch.setattr(LocalModel, "model", property(waits))
         for way in ways:
             before = len(waited)
             found.append(asyncio.run(run(way())))

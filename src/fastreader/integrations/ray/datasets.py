@@ -7,12 +7,12 @@ from typing import Any
 from fastreader.data import Example
 from fastreader.data.rows import parse_row
 from fastreader.integrations.ray.actor import Actor, Task, Work
-from fastreader.integrations.ray.pool import Pool, require_ray
+from fastreader.integrations.ray.pool import ActorPool, require_ray
 from fastreader.integrations.ray.reference import ReaderLike, ReaderReference
-from fastreader.integrations.ray.tasks import Rerank, Score
+from fastreader.integrations.ray.tasks import RerankTask, ScoreTask
 
 
-def rerank_dataset(dataset: Any, reader: ReaderLike, *, pool: Pool | None = None, **options: Any) -> Any:
+def rerank_dataset(dataset: Any, reader: ReaderLike, *, pool: ActorPool | None = None, **options: Any) -> Any:
     """Return a Dataset with the ranking of each question of a Dataset; it runs when it is read.
 
     Args:
@@ -29,10 +29,10 @@ def rerank_dataset(dataset: Any, reader: ReaderLike, *, pool: Pool | None = None
         NotReloadableError: if the reader was made from a model object.
         MissingExtraError: if Ray is not installed.
     """
-    return _mapped(dataset, reader, pool, Rerank(options))
+    return _mapped(dataset, reader, pool, RerankTask(options))
 
 
-def score_dataset(dataset: Any, reader: ReaderLike, *, pool: Pool | None = None, **options: Any) -> Any:
+def score_dataset(dataset: Any, reader: ReaderLike, *, pool: ActorPool | None = None, **options: Any) -> Any:
     """Return a Dataset with the scores of each question of a Dataset; it runs when it is read.
 
     Args:
@@ -45,7 +45,7 @@ def score_dataset(dataset: Any, reader: ReaderLike, *, pool: Pool | None = None,
     Raises:
         NotReloadableError, MissingExtraError: as `rerank_dataset`.
     """
-    return _mapped(dataset, reader, pool, Score(options))
+    return _mapped(dataset, reader, pool, ScoreTask(options))
 
 
 def read_rows(batch: Any) -> list[Example]:
@@ -57,10 +57,10 @@ def read_rows(batch: Any) -> list[Example]:
     return [parse_row(_present(row)) for row in batch.to_pylist()]
 
 
-def _mapped(dataset: Any, reader: Any, pool: Pool | None, task: Task) -> Any:
+def _mapped(dataset: Any, reader: Any, pool: ActorPool | None, task: Task) -> Any:
     require_ray()
     work = Work.of(ReaderReference.of(reader), read_rows, task)
-    pool = pool or Pool()
+    pool = pool or ActorPool()
     return pool.map(dataset, Actor, {"work": work}, pool.batch_size)
 
 

@@ -22,7 +22,7 @@ _EXPECTED = "'local', 'auto' or the HOST:PORT of a cluster that runs"
 
 @checked
 @dataclass(frozen=True)
-class Pool:
+class ActorPool:
     """The actors of a call.
 
     A process that is connected to Ray already stays connected, and its connection is used.

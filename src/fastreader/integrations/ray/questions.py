@@ -13,10 +13,10 @@ from fastreader.data.fingerprints import digest
 from fastreader.data.result_log import ResultLog
 from fastreader.errors import FastreaderError
 from fastreader.integrations.ray.actor import Task, Work
-from fastreader.integrations.ray.pool import Pool
+from fastreader.integrations.ray.pool import ActorPool
 from fastreader.integrations.ray.reference import ReaderLike, ReaderReference
 from fastreader.integrations.ray.stream import read_items, stream
-from fastreader.integrations.ray.tasks import Rerank, Score, as_example, as_reranked, as_scores
+from fastreader.integrations.ray.tasks import RerankTask, ScoreTask, as_example, as_reranked, as_scores
 from fastreader.passages.ranking import Reranked
 from fastreader.scoring.results import PermutationScores
 
@@ -29,7 +29,7 @@ def rerank(
     reader: ReaderLike,
     examples: Iterable[Example],
     *,
-    pool: Pool | None = None,
+    pool: ActorPool | None = None,
     log: ResultLog | None = None,
     ordered: bool = False,
     on_error: OnError | None = None,
@@ -53,8 +53,8 @@ def rerank(
         FastreaderError: if Ray returns no result for a question.
         MissingExtraError: if Ray is not installed.
     """
-    work = Rerank(options)
-    return _run(reader, examples, pool or Pool(), log, ordered, on_error, work, as_reranked, Reranked.to_dict)
+    work = RerankTask(options)
+    return _run(reader, examples, pool or ActorPool(), log, ordered, on_error, work, as_reranked, Reranked.to_dict)
 
 
 @checked
@@ -62,7 +62,7 @@ def score(
     reader: ReaderLike,
     examples: Iterable[Example],
     *,
-    pool: Pool | None = None,
+    pool: ActorPool | None = None,
     log: ResultLog | None = None,
     ordered: bool = False,
     on_error: OnError | None = None,
@@ -78,8 +78,10 @@ def score(
         NotReloadableError, FastreaderError, MissingExtraError: as `rerank`.
         InputError: if an id occurs twice, or as `score_permutations`.
     """
-    work = Score(options)
-    return _run(reader, examples, pool or Pool(), log, ordered, on_error, work, as_scores, PermutationScores.to_dict)
+    work = ScoreTask(options)
+    return _run(
+        reader, examples, pool or ActorPool(), log, ordered, on_error, work, as_scores, PermutationScores.to_dict
+    )
 
 
 def read_examples(batch: Any) -> list[Example]:
@@ -90,7 +92,7 @@ def read_examples(batch: Any) -> list[Example]:
 def _run(
     reader: Any,
     examples: Iterable[Example],
-    pool: Pool,
+    pool: ActorPool,
     log: ResultLog | None,
     ordered: bool,
     on_error: OnError | None,

@@ -10,7 +10,7 @@ from typing import Any
 
 from fastreader.errors import FastreaderError, NotReloadableError
 from fastreader.integrations.ray.actor import Actor, Work, raised
-from fastreader.integrations.ray.pool import Pool, require_ray
+from fastreader.integrations.ray.pool import ActorPool, require_ray
 
 _COLUMN = "item"
 
@@ -21,7 +21,7 @@ def read_items(batch: Any) -> list[Any]:
 
 
 def stream(
-    pool: Pool, work: Work, items: Sequence[tuple[str, Any]], batch_size: int, ordered: bool
+    pool: ActorPool, work: Work, items: Sequence[tuple[str, Any]], batch_size: int, ordered: bool
 ) -> Iterator[tuple[str, dict[str, Any] | FastreaderError]]:
     """Yield the id of each item with its values or its error.
 

@@ -16,12 +16,12 @@ from fastreader.data import Example
 from fastreader.data.answer_cache import Cache
 from fastreader.errors import FastreaderError
 from fastreader.integrations.ray.actor import Outcome, Work
-from fastreader.integrations.ray.pool import Pool
+from fastreader.integrations.ray.pool import ActorPool
 from fastreader.integrations.ray.reference import ReaderReference
 from fastreader.integrations.ray.stream import read_items, stream
 from fastreader.reader.programs.costs import StageCost
 from fastreader.study.cached_reader import CachedReader, Meter
-from fastreader.study.cells import Cell, Group, GroupDone, cells_of, run_group
+from fastreader.study.cells import Cell, CellGroup, GroupDone, cells_of, run_group
 from fastreader.study.config import Study
 from fastreader.study.method import Answered
 from fastreader.study.run import Finished
@@ -32,7 +32,7 @@ def run_study(
     study: Study,
     folder: str | os.PathLike[str],
     *,
-    pool: Pool | None = None,
+    pool: ActorPool | None = None,
     resume: bool = False,
     progress: bool | None = None,
 ) -> Finished:
@@ -51,12 +51,12 @@ def run_study(
         FastreaderError: if Ray returns no result for a group.
         MissingExtraError: if Ray is not installed.
     """
-    elsewhere = functools.partial(_run_groups, pool or Pool())
+    elsewhere = functools.partial(_run_groups, pool or ActorPool())
     return studies.run_study(study, folder, resume=resume, progress=progress, elsewhere=elsewhere)
 
 
 def _run_groups(
-    pool: Pool, name: str, study: Study, examples: list[Example], groups: list[Group]
+    pool: ActorPool, name: str, study: Study, examples: list[Example], groups: list[CellGroup]
 ) -> Iterator[GroupDone]:
     reader = ReaderReference.of(name, device=study.device, dtype=study.dtype, precision=study.precision)
     work = Work.of(reader, read_items, _StudyTask(name, study, examples))
@@ -80,7 +80,7 @@ class _StudyTask:
         """Yield the values of a `GroupDone` for each group."""
         for group in groups:
             wanted = set(group["questions"])
-            rows = _Rows(self.name, set(group["keys"]))
+            rows = _RowCollector(self.name, set(group["keys"]))
             cached = CachedReader(reader, self._cache, self.study.max_batch_tokens)
             questions = [example for example in self.examples if example.id in wanted]
             try:
@@ -104,7 +104,7 @@ class _StudyTask:
         return Cache(Path(self._folder.name) / "cache.sqlite")
 
 
-class _Rows:
+class _RowCollector:
     """Collects the rows of a group."""
 
     def __init__(self, reader: str, keys: set[str]) -> None:

@@ -18,7 +18,7 @@ from fastreader.scoring.results import PermutationScores
 
 
 @dataclass(frozen=True)
-class Rerank:
+class RerankTask:
     """Rank the passages of each example; `options` are those of `fastreader.rerank`."""
 
     options: dict[str, Any]
@@ -36,7 +36,7 @@ class Rerank:
 
 
 @dataclass(frozen=True)
-class Score:
+class ScoreTask:
     """Score the candidates of each example; `options` are those of `score_permutations`."""
 
     options: dict[str, Any]

@@ -13,7 +13,7 @@ from fastreader.core.tree import TreeStats
 from fastreader.data.documents import as_passages
 from fastreader.data.types import Example, Passage
 from fastreader.integrations.serve.packing import PackedReader
-from fastreader.integrations.serve.pooled import Pooled
+from fastreader.integrations.serve.pooled import ServerPool
 from fastreader.integrations.serve.schemas import ReadRequest, RerankRequest, ScoreRequest
 from fastreader.moi.calibration.store import find
 from fastreader.moi.solve.debias import debias
@@ -29,7 +29,7 @@ from fastreader.scoring.reading import reading_prompts
 MOST_ORDERINGS = 100
 
 
-def answer_rerank(request: RerankRequest, reader: PackedReader, pooled: Pooled) -> dict[str, Any]:
+def answer_rerank(request: RerankRequest, reader: PackedReader, pooled: ServerPool) -> dict[str, Any]:
     """Return the documents in order of relevance; MoI of a reader without a calibration feeds the pool."""
     documents = as_passages(request.documents, name="documents")
     pool = {"pool": pooled.pool, "uncalibrated": True} if pooled.pool and request.method == MOI else {}
@@ -66,7 +66,7 @@ def answer_score(request: ScoreRequest, reader: PackedReader) -> dict[str, Any]:
     return {"id": new_id("score"), "object": "list", "model": reader.name, "data": data, "usage": usage(stats)}
 
 
-def answer_read(request: ReadRequest, reader: PackedReader, pooled: Pooled) -> dict[str, Any]:
+def answer_read(request: ReadRequest, reader: PackedReader, pooled: ServerPool) -> dict[str, Any]:
     """Return what each order of the passages makes of the answer, and what the passages are worth."""
     started = time.perf_counter()
     passages = as_passages(request.passages, name="passages", allow_blank=False)

@@ -20,9 +20,9 @@ from fastreader.integrations.serve.entry import Entry
 from fastreader.integrations.serve.failures import Refusal, error_body, explained, parameter_of, status_of
 from fastreader.integrations.serve.packing import TOO_LONG, DeadlineError, PackedReader, Packer
 from fastreader.integrations.serve.page import page
-from fastreader.integrations.serve.pooled import Pooled
+from fastreader.integrations.serve.pooled import ServerPool
 from fastreader.integrations.serve.schemas import CompletionRequest, ReadRequest, RerankRequest, ScoreRequest
-from fastreader.integrations.serve.settings import Settings
+from fastreader.integrations.serve.settings import ServerSettings
 from fastreader.reader.base import ReaderBase
 
 try:
@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 _LEFT = 0.25  # seconds between two looks at whether the client is still there
 
 
-def create_app(reader: ReaderBase, settings: Settings | None = None) -> FastAPI:
+def create_app(reader: ReaderBase, settings: ServerSettings | None = None) -> FastAPI:
     """Return the server of a reader.
 
     Args:
@@ -53,14 +53,14 @@ def create_app(reader: ReaderBase, settings: Settings | None = None) -> FastAPI:
     Raises:
         MissingExtraError: if FastAPI or prometheus-client is not installed.
     """
-    return _Server(reader, settings or Settings()).app
+    return _Server(reader, settings or ServerSettings()).app
 
 
 class _Server:
-    def __init__(self, reader: ReaderBase, settings: Settings) -> None:
+    def __init__(self, reader: ReaderBase, settings: ServerSettings) -> None:
         self.reader, self.settings = reader, settings
         self.packer: Packer | None = None
-        self.pooled = Pooled(settings)
+        self.pooled = ServerPool(settings)
         self.active = 0
         self.names = (reader.name, *settings.names)
         self.metrics = Metrics(lambda: self._running().totals, lambda: self.active)

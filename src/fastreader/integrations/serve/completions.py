@@ -18,7 +18,7 @@ Best = tuple[int, float] | None  # the most likely token at a place and its log-
 
 
 @dataclass(frozen=True)
-class Rows:
+class ChoiceTokens:
     """Tokens of a choice, what is known of each, and why it ended.
 
     Attributes:
@@ -35,9 +35,9 @@ class Rows:
     best: tuple[Best, ...] = ()
     reason: str = "length"
 
-    def after(self, prompt: Rows) -> Rows:
+    def after(self, prompt: ChoiceTokens) -> ChoiceTokens:
         """Return the rows of a prompt and of the text after it."""
-        return Rows(
+        return ChoiceTokens(
             prompt.text + self.text,
             prompt.tokens + self.tokens,
             prompt.logprobs + self.logprobs,
@@ -58,7 +58,7 @@ def answer_completion(request: CompletionRequest, reader: PackedReader) -> dict[
     expect(most <= 1, "logprobs", "0 or 1", most)
     expect(request.max_tokens > 0 or request.echo, "max_tokens", "at least 1 without echo", request.max_tokens)
     prompts = _prompts(request, reader)
-    groups, stats = [[Rows()] for _ in prompts], TreeStats(0, 0, 0, 0)
+    groups, stats = [[ChoiceTokens()] for _ in prompts], TreeStats(0, 0, 0, 0)
     scored = request.echo and request.logprobs is not None
     one = scored and request.max_tokens == 1 and request.n == 1 and not request.temperature
     if request.max_tokens and not one:
@@ -88,7 +88,7 @@ def answer_completion(request: CompletionRequest, reader: PackedReader) -> dict[
 
 def _echoed(
     request: CompletionRequest, reader: PackedReader, prompts: Sequence[list[int]]
-) -> tuple[list[Rows], list[Rows], TreeStats]:
+) -> tuple[list[ChoiceTokens], list[ChoiceTokens], TreeStats]:
     """Return the rows of each prompt, of the most likely token after it, and what they cost.
 
     A prompt's first token has no log-probability. Evaluation harnesses ask for one greedy token after each prompt and
@@ -97,7 +97,7 @@ def _echoed(
     texts = [reader.encoder.tokenizer.decode(prompt) for prompt in prompts]
     if request.logprobs is None:
         unknown = [(None,) * len(prompt) for prompt in prompts]
-        rows = [Rows(text, tuple(p), none, none) for text, p, none in zip(texts, prompts, unknown, strict=True)]
+        rows = [ChoiceTokens(text, tuple(p), none, none) for text, p, none in zip(texts, prompts, unknown, strict=True)]
         return rows, [], TreeStats(0, 0, 0, 0)
     any_token = [0]  # scored for the most likely token at its place
     scores = reader.score([(prompt[:1], prompt[1:] + any_token) for prompt in prompts], best_tokens=True)
@@ -106,11 +106,11 @@ def _echoed(
     for i, (text, prompt) in enumerate(zip(texts, prompts, strict=True)):
         own = list(zip(scores.best_tokens[i].tolist(), scores.best_logprobs[i].tolist(), strict=True))
         best: tuple[Best, ...] = (None, *own[:-1]) if request.logprobs else (None,) * len(prompt)
-        rows.append(Rows(text, tuple(prompt), (None, *scores.token_logprobs[i].tolist()[:-1]), best))
+        rows.append(ChoiceTokens(text, tuple(prompt), (None, *scores.token_logprobs[i].tolist()[:-1]), best))
         token, value = own[-1]
         ends = token in reader.end_tokens
         word = "" if ends else reader.encoder.text([token])
-        following.append(Rows(word, (token,), (value,), (None,), "stop" if ends else "length"))
+        following.append(ChoiceTokens(word, (token,), (value,), (None,), "stop" if ends else "length"))
     return rows, following, scores.stats
 
 
@@ -131,7 +131,7 @@ def _prompts(request: CompletionRequest, reader: PackedReader) -> list[list[int]
 
 def _written(
     request: CompletionRequest, reader: PackedReader, prompts: Sequence[list[int]]
-) -> tuple[list[list[Rows]], TreeStats]:
+) -> tuple[list[list[ChoiceTokens]], TreeStats]:
     """Return the texts after each prompt, and what they cost."""
     stop = [request.stop] if isinstance(request.stop, str) else request.stop or []
     options: dict[str, Any] = {"max_new_tokens": request.max_tokens, "stop": stop}
@@ -148,7 +148,7 @@ def _written(
             tokens, unknown = tuple(text.token_ids), (None,) * len(text.token_ids)
             values = unknown if text.token_logprobs is None else tuple(text.token_logprobs)
             reason = "length" if text.finish_reason == "length" else "stop"
-            rows.append(Rows(text.text, tokens, values, unknown, reason))
+            rows.append(ChoiceTokens(text.text, tokens, values, unknown, reason))
         groups.append(rows)
     return groups, found.stats
 
@@ -158,7 +158,7 @@ def new_seed() -> int:
     return time.time_ns() % 2**31
 
 
-def _logprobs(reader: PackedReader, rows: Rows) -> dict[str, Any]:
+def _logprobs(reader: PackedReader, rows: ChoiceTokens) -> dict[str, Any]:
     """Return the `logprobs` of a choice; a token's text is what it is alone."""
     decode = reader.encoder.tokenizer.decode
     texts = [decode([token]) for token in rows.tokens]

@@ -19,7 +19,7 @@ from fastreader.core.options import GenerateOptions
 from fastreader.core.protocol import Generation, Results, SequenceScores, TextOrTokens
 from fastreader.core.tree import PrefixTree, Tokens, TreeStats
 from fastreader.errors import FastreaderError
-from fastreader.integrations.serve.settings import Settings
+from fastreader.integrations.serve.settings import ServerSettings
 from fastreader.reader.base import ReaderBase
 from fastreader.reader.score_reader import ScoreReader
 
@@ -50,7 +50,7 @@ class Totals:
 
 
 @dataclass(eq=False)
-class _Job:
+class _WaitingCall:
     """One call that waits: of `score` with pairs, or of `generate` with prompts."""
 
     deadline: float
@@ -71,7 +71,7 @@ class _Job:
         """Tokens that it begins with."""
         return self.pairs[0][0] if self.pairs else self.prompts[0]
 
-    def joins(self, other: _Job) -> bool:
+    def joins(self, other: _WaitingCall) -> bool:
         """Return whether both can run in one pass; drawn texts cannot, since they depend on the texts drawn before."""
         if self.pairs or other.pairs:
             return bool(self.pairs and other.pairs)
@@ -90,11 +90,11 @@ class Packer:
         totals: tokens so far.
     """
 
-    def __init__(self, reader: ReaderBase, settings: Settings) -> None:
+    def __init__(self, reader: ReaderBase, settings: ServerSettings) -> None:
         self.reader, self.totals = reader, Totals()
         self._pack, self._most = settings.pack, settings.max_batch_tokens
         self._pause = settings.pack_seconds if settings.pack else 0.0
-        self._waiting: deque[_Job] = deque()
+        self._waiting: deque[_WaitingCall] = deque()
         self._changed = threading.Condition()
         self._open = True
         self._thread = threading.Thread(target=self._loop, name="fastreader-passes", daemon=True)
@@ -120,7 +120,7 @@ class Packer:
         """Tokens that one pass computes at most."""
         return self._most or self.reader.budget()
 
-    def submit(self, job: _Job) -> Any:
+    def submit(self, job: _WaitingCall) -> Any:
         """Wait for a call's turn, and return its result or raise its error.
 
         Raises:
@@ -147,7 +147,7 @@ class Packer:
             for job in jobs:  # alone, so that a call that fails harms no other
                 self._alone(job)
 
-    def _next(self) -> list[_Job]:
+    def _next(self) -> list[_WaitingCall]:
         """Wait for calls; return the oldest, and of the others those that join its pass. Empty once closed."""
         with self._changed:
             while True:
@@ -167,10 +167,10 @@ class Packer:
                 if not self._open:
                     return []
 
-    def _fitting(self, first: _Job, others: Sequence[_Job]) -> list[_Job]:
+    def _fitting(self, first: _WaitingCall, others: Sequence[_WaitingCall]) -> list[_WaitingCall]:
         """Return the calls that fit beside the first, those that share more of its beginning first."""
         left = self.budget - first.tokens
-        joined: list[_Job] = []
+        joined: list[_WaitingCall] = []
         if not self._pack:
             return joined
         for job in sorted(filter(first.joins, others), key=lambda job: -_shared(first.start, job.start)):
@@ -179,7 +179,7 @@ class Packer:
                 joined.append(job)
         return joined
 
-    def _try(self, jobs: Sequence[_Job]) -> bool:
+    def _try(self, jobs: Sequence[_WaitingCall]) -> bool:
         """Run calls in one pass; return whether all have their results."""
         try:
             results = self._scored(jobs) if jobs[0].pairs else self._written(jobs)
@@ -190,7 +190,7 @@ class Packer:
                 job.future.set_result(result)
         return True
 
-    def _alone(self, job: _Job) -> None:
+    def _alone(self, job: _WaitingCall) -> None:
         if not job.future.set_running_or_notify_cancel():
             return
         try:
@@ -198,7 +198,7 @@ class Packer:
         except BaseException as error:  # the caller raises it
             job.future.set_exception(error)
 
-    def _scored(self, jobs: Sequence[_Job]) -> list[SequenceScores]:
+    def _scored(self, jobs: Sequence[_WaitingCall]) -> list[SequenceScores]:
         pairs = [pair for job in jobs for pair in job.pairs]
         found = self.reader.score(
             pairs,
@@ -214,7 +214,7 @@ class Packer:
         ends = list(accumulate(len(job.pairs) for job in jobs))
         return [_part(found, slice(end - len(job.pairs), end), job) for job, end in zip(jobs, ends, strict=True)]
 
-    def _written(self, jobs: Sequence[_Job]) -> list[Results[list[Generation]]]:
+    def _written(self, jobs: Sequence[_WaitingCall]) -> list[Results[list[Generation]]]:
         prompts = [prompt for job in jobs for prompt in job.prompts]
         found = self.reader.generate(prompts, **jobs[0].options)
         self.totals.passes += found.passes
@@ -286,7 +286,7 @@ class PackedReader(ScoreReader):
     ) -> SequenceScores:
         """See `ReaderBase.score`; the packer's budget holds instead of `max_batch_tokens`."""
         planned = self.plan(sequences) if trees is None else trees
-        found: SequenceScores = self._submit(_Job(self._deadline, sequences, planned, best_tokens))
+        found: SequenceScores = self._submit(_WaitingCall(self._deadline, sequences, planned, best_tokens))
         return found
 
     def generate(self, prompts: Iterable[TextOrTokens], **options: Any) -> Results[list[Generation]]:
@@ -302,10 +302,12 @@ class PackedReader(ScoreReader):
         whole = limit is None or all(len(prompt) <= limit for prompt in given)
         trees = self.plan([(prompt, []) for prompt in given]) if whole else ()
         asked = {**options, "progress": False}
-        found: Results[list[Generation]] = self._submit(_Job(self._deadline, trees=trees, prompts=given, options=asked))
+        found: Results[list[Generation]] = self._submit(
+            _WaitingCall(self._deadline, trees=trees, prompts=given, options=asked)
+        )
         return found
 
-    def _submit(self, job: _Job) -> Any:
+    def _submit(self, job: _WaitingCall) -> Any:
         self._waiting = job.future
         return self._packer.submit(job)
 
@@ -319,7 +321,7 @@ def _total(trees: Sequence[PrefixTree]) -> TreeStats:
     return sum((tree.stats for tree in trees), TreeStats(0, 0, 0, 0))
 
 
-def _part(scores: SequenceScores, part: slice, job: _Job) -> SequenceScores:
+def _part(scores: SequenceScores, part: slice, job: _WaitingCall) -> SequenceScores:
     """Return the scores of one call out of those of a pass."""
     return SequenceScores(
         scores.logprob[part],

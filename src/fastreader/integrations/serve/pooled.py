@@ -6,7 +6,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from fastreader.integrations.serve.settings import Settings
+from fastreader.integrations.serve.settings import ServerSettings
 from fastreader.moi.calibration.pool import Pool
 from fastreader.moi.quantities.observations import Observations, observe
 from fastreader.scoring.results import PermutationScores
@@ -14,7 +14,7 @@ from fastreader.scoring.results import PermutationScores
 MOST_PASSAGES = 20  # of a pooled question: what requests can make the server keep is bounded
 
 
-class Pooled:
+class ServerPool:
     """The pool of a server, shared by its requests.
 
     Args:
@@ -27,7 +27,7 @@ class Pooled:
         InputError: if the file holds something else than a pool.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: ServerSettings) -> None:
         self._file, self._lock, self._written = settings.pool_file, threading.Lock(), 0
         self.pool: Pool | None = None
         if settings.pool:

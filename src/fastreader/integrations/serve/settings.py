@@ -8,7 +8,7 @@ from fastreader.core.checks import check_int, check_number, check_output, expect
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class ServerSettings:
     """Limits and keys of a server.
 
     Attributes:

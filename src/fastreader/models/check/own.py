@@ -42,7 +42,7 @@ class Constants:
 
 
 @dataclass
-class Layers:
+class RecordedLayers:
     """What went into and came out of the decoder layers of one run.
 
     Attributes:
@@ -92,7 +92,7 @@ def _attends(layer: nn.Module) -> bool:
 
 
 @contextmanager
-def watched(layers: list[nn.Module], found: Layers, given: Layers | None = None) -> Iterator[None]:
+def watched(layers: list[nn.Module], found: RecordedLayers, given: RecordedLayers | None = None) -> Iterator[None]:
     """Within the block, record the inputs and outputs of layers as they run, which some do more than once.
 
     Args:
@@ -286,7 +286,9 @@ def _recorded(model: Any, constants: dict[int, Constants]) -> Iterator[None]:
 
 
 @torch.inference_mode()
-def run_own(model: Any, tokens: Tensor, dtype: torch.dtype, name: str, given: Layers | None = None) -> Layers:
+def run_own(
+    model: Any, tokens: Tensor, dtype: torch.dtype, name: str, given: RecordedLayers | None = None
+) -> RecordedLayers:
     """Run a model's own modules in `dtype` on texts of one length, which do not see each other.
 
     Args:
@@ -299,7 +301,7 @@ def run_own(model: Any, tokens: Tensor, dtype: torch.dtype, name: str, given: La
     Returns:
         Inputs and outputs [B, n, E], log-probabilities of tokens 1..n-1 in float64, [B, n - 1].
     """
-    layers, found = decoder_layers(model, name), Layers()
+    layers, found = decoder_layers(model, name), RecordedLayers()
     with ExitStack() as stack:
         stack.enter_context(converted(model, layers, dtype))
         stack.enter_context(watched(layers, found, given))

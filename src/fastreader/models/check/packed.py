@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fastreader.core.tree import PrefixTree
-from fastreader.models.check.own import Layers, converted, decoder_layers, watched
+from fastreader.models.check.own import RecordedLayers, converted, decoder_layers, watched
 from fastreader.models.config.windows import Chunk
 from fastreader.models.machine.devices import moved
 from fastreader.models.passes.packed_keys import AttentionParams, TreeKeys
@@ -21,7 +21,7 @@ from fastreader.models.rewriting.fused import FusedAttention, FusedEnd, JoinedLi
 from fastreader.models.tree_model import TreeModel
 
 
-class Call(NamedTuple):
+class RecordedCall(NamedTuple):
     """What attention of a layer was called with.
 
     Attributes:
@@ -36,7 +36,7 @@ class Call(NamedTuple):
 
 
 @dataclass
-class Packed(Layers):
+class Packed(RecordedLayers):
     """What a packed run found.
 
     Attributes:
@@ -45,13 +45,13 @@ class Packed(Layers):
     """
 
     head_logprobs: Tensor | None = None
-    calls: dict[int, Call] = field(default_factory=dict)
+    calls: dict[int, RecordedCall] = field(default_factory=dict)
 
 
 class _RecordedKeys(TreeKeys):
     """The keys of a packed tree, which record what attention is called with."""
 
-    def __init__(self, tree: PrefixTree, device: torch.device, calls: dict[int, Call]) -> None:
+    def __init__(self, tree: PrefixTree, device: torch.device, calls: dict[int, RecordedCall]) -> None:
         super().__init__(tree, device)
         self._calls, self._device = calls, device
 
@@ -59,12 +59,12 @@ class _RecordedKeys(TreeKeys):
         """Compute attention of one layer, see `AttentionKeys.attend`."""
         lengths = query.norm(dim=-1).to(self._device)
         kept = replace(params, sinks=moved(params.sinks, self._device), slopes=moved(params.slopes, self._device))
-        self._calls[layer] = Call(kept, (query.shape, key.shape, value.shape), lengths)
+        self._calls[layer] = RecordedCall(kept, (query.shape, key.shape, value.shape), lengths)
         return super().attend(layer, query, key, value, params)
 
 
 @torch.inference_mode()
-def run_packed(model: TreeModel, tree: PrefixTree, given: Layers, exact: bool) -> Packed:
+def run_packed(model: TreeModel, tree: PrefixTree, given: RecordedLayers, exact: bool) -> Packed:
     """Run the packed pass on a tree.
 
     Args:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fastreader.core.tree import PrefixTree
 from fastreader.errors import ModelFileError, UnsupportedModelError
-from fastreader.models.check.own import Constants, Layers, run_own
+from fastreader.models.check.own import Constants, RecordedLayers, run_own
 from fastreader.models.check.packed import Packed, run_packed, short_windows
 from fastreader.models.check.unit import activation_difference, attention_difference
 from fastreader.models.config.windows import Chunk
@@ -102,7 +102,7 @@ class _Check:
             rounded = self._compare_rounded(given, truth, found, quantised)
         return Checked(layer, logprob, rounded)
 
-    def _packed(self, own: Layers) -> Layers:
+    def _packed(self, own: RecordedLayers) -> RecordedLayers:
         """Return an own run's values in the order of the tree, [T, E]; A T rows if a model has A streams."""
 
         def picked(value: Tensor) -> Tensor:  # [B, n, E], [A, B, n, E] in Gemma 3n, [B, n, A, E] in HY V4
@@ -111,9 +111,9 @@ class _Check:
 
         inputs, outputs = ([picked(value) for value in values] for values in (own.inputs, own.outputs))
         assert own.embedded is not None
-        return Layers(picked(own.embedded), inputs, outputs, own.logprobs)
+        return RecordedLayers(picked(own.embedded), inputs, outputs, own.logprobs)
 
-    def _require_finite(self, truth: Layers) -> None:
+    def _require_finite(self, truth: RecordedLayers) -> None:
         assert truth.logprobs is not None
         if truth.logprobs.isfinite().all() and all(o.isfinite().all() for o in truth.outputs):
             return
@@ -122,11 +122,11 @@ class _Check:
                 raise ModelFileError(f"{self.model.name}: the weight {name} has values that are not finite")
         self._fail("the model's own modules give numbers that are not finite in float32", "finite numbers")
 
-    def _compare_exact(self, given: Layers, truth: Layers, exact: Packed) -> tuple[float, float]:
+    def _compare_exact(self, given: RecordedLayers, truth: RecordedLayers, exact: Packed) -> tuple[float, float]:
         self._compare_calls(truth, exact)
-        own: Layers | None = None
+        own: RecordedLayers | None = None
 
-        def noise() -> Layers:
+        def noise() -> RecordedLayers:
             nonlocal own
             if own is None:  # only if a difference is above what usual weights show
                 own = run_own(self.model.original, self.tokens, torch.float64, self.model.name, truth)
@@ -159,7 +159,7 @@ class _Check:
             furthest = max(furthest, most)
         return worst, furthest
 
-    def _compare_calls(self, truth: Layers, exact: Packed) -> None:
+    def _compare_calls(self, truth: RecordedLayers, exact: Packed) -> None:
         """Compare what attention was called with, its results on unit values, and activations.
 
         In a trained layer softmax and activations may be saturated: a wrong factor, bound or function, or a wrong
@@ -189,7 +189,7 @@ class _Check:
         if not off <= _UNIT:
             self._fail(f"activations differ by {off:.3g} on unit values", f"{_UNIT}")
 
-    def _compare_rounded(self, given: Layers, truth: Layers, found: Packed, quantised: bool) -> float:
+    def _compare_rounded(self, given: RecordedLayers, truth: RecordedLayers, found: Packed, quantised: bool) -> float:
         fast = self.model.precision == "fast"
         own = run_own(self.model.original, self.tokens, torch.bfloat16, self.model.name, truth) if fast else None
         worst = 0.0
@@ -209,7 +209,7 @@ class _Check:
             worst = max(worst, median)
         return worst
 
-    def _updates(self, given: Layers, found: Packed) -> list[Tensor]:
+    def _updates(self, given: RecordedLayers, found: Packed) -> list[Tensor]:
         """Return how far each layer's update is off, relative, for each packed token: [T] for each layer."""
         return [
             _relative(inputs, outputs, before, after)
@@ -218,7 +218,7 @@ class _Check:
             )
         ]
 
-    def _own_updates(self, truth: Layers, own: Layers, index: int) -> Tensor:
+    def _own_updates(self, truth: RecordedLayers, own: RecordedLayers, index: int) -> Tensor:
         values = truth.inputs[index], truth.outputs[index], own.inputs[index], own.outputs[index]
         return _relative(*values).flatten()
 

@@ -11,7 +11,7 @@ from torch import nn
 
 from fastreader.core.tree import PrefixTree
 from fastreader.models.check.own import Constants
-from fastreader.models.check.packed import Call
+from fastreader.models.check.packed import RecordedCall
 from fastreader.models.passes.packed_keys import TreeKeys
 from fastreader.models.rewriting.fused import FusedFeedForward
 from fastreader.models.rewriting.upcast import Chunked
@@ -22,7 +22,7 @@ _SPREAD = 3.0  # standard deviation of the scores before a soft cap
 
 @torch.inference_mode()
 def attention_difference(
-    tree: PrefixTree, layer: int, call: Call, own: Constants, device: torch.device, dtype: torch.dtype
+    tree: PrefixTree, layer: int, call: RecordedCall, own: Constants, device: torch.device, dtype: torch.dtype
 ) -> float:
     """Return the largest difference between the packed attention and its definition, on random values.
 

@@ -16,7 +16,7 @@ from fastreader.models.passes.packed_keys import AttentionParams, PackedKeys
 from fastreader.models.passes.recurrent_states import PathStates, RecurrentStates
 from fastreader.models.passes.row_paths import Paths
 from fastreader.ops.decode_attention import Ranges, decode_attention
-from fastreader.ops.decoder_step import RowKeys
+from fastreader.ops.decoder_step import StepKeys
 from fastreader.ops.extension import why_not as why_not_cpu
 from fastreader.ops.merge_state import merge_state
 
@@ -33,7 +33,7 @@ def is_shared(tree: PrefixTree, leaves: IntArray) -> bool:
     return float((tree.positions[leaves] + 1).sum()) / len(tree) >= _MIN_SHARED_ROWS
 
 
-class DecodeCache:
+class DecodeKeys:
     """Keys and values of rows that each generate one token per step: their prompts' and their new tokens'.
 
     The prompts are one packed tree whose keys are cached once, however many rows continue from a leaf. Each row writes
@@ -114,7 +114,7 @@ class DecodeCache:
         if not self._row_kernel:
             self._plan_generated(new)
 
-    def row_keys(self, windows: list[Window]) -> RowKeys | None:
+    def row_keys(self, windows: list[Window]) -> StepKeys | None:
         """Return this step's keys for `decoder_step`, or None if they are not all read row by row.
 
         Args:
@@ -126,7 +126,7 @@ class DecodeCache:
             key, value = self._prompt.keys[layer], self._prompt.values[layer]
             self._add_layer(layer, key, value)
         distinct = list(dict.fromkeys(windows))
-        return RowKeys(
+        return StepKeys(
             self._prompt.keys,
             self._prompt.values,
             self._generated.keys,

@@ -22,7 +22,7 @@ from fastreader.ops.upload import Upload
 FINISHED = -1  # the position of a row that sees nothing any more
 
 
-class RowCache:
+class RowKeys:
     """Keys and values of rows that each write one token a step: their prompts' and their new tokens'.
 
     As `DecodeCache`, with the rows' positions on the device and room for all new tokens, so that every step makes the

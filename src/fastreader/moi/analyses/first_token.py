@@ -58,9 +58,9 @@ def first_token_distances(
     prompts = reading_prompts(reader, question, passages, permutations, template)
     expect(bool(prompts), "permutations", "at least one", permutations)
     shares: dict[int, torch.Tensor] = {}
-    model = reader.engine.model
+    model = reader.local_model.model
     for tree in reader.plan([(prompt, ()) for prompt in prompts], max_batch_tokens):
-        with reader.engine.lock:
+        with reader.local_model.lock:
             logits = model.logits(model.hidden(tree, rows=tree.leaves))
         if not bool(torch.isfinite(logits).all()):
             raise NumericsError(f"{model.name}: the logits of an answer's first token are not finite")

@@ -16,7 +16,7 @@ from fastreader.core.checked import checked
 from fastreader.core.checks import require
 from fastreader.data.types import Passage
 from fastreader.moi.baselines.alone import bayes_saliency, cross_encoder, long_llm_lingua, qg, retriever_scores
-from fastreader.moi.baselines.consistency import Vote, permutation_self_consistency, self_consistency
+from fastreader.moi.baselines.consistency import ConsistencyVote, permutation_self_consistency, self_consistency
 from fastreader.moi.baselines.fixed import backwards, best_at_the_ends, long_context_reorder, oracle, random, retriever
 from fastreader.moi.baselines.listwise import ListwisePrompt, listwise
 from fastreader.moi.baselines.ordering import Ordering
@@ -28,11 +28,11 @@ from fastreader.moi.calibration.probe import gold_of
 
 __all__ = [
     "METHODS",
+    "ConsistencyVote",
     "ListwisePrompt",
     "Method",
     "Ordering",
     "PairwisePrompt",
-    "Vote",
     "backwards",
     "bayes_saliency",
     "bayes_saliency_plus",

@@ -64,7 +64,7 @@ def permutation_self_consistency(
 
 @checked_methods
 @dataclass(frozen=True)
-class Vote:
+class ConsistencyVote:
     """The most frequent answer over several orders of the passages.
 
     Attributes:
@@ -98,7 +98,7 @@ def self_consistency(
     max_new_tokens: int = 32,
     stop: Sequence[str] = ("\n",),
     **options: Any,
-) -> Vote:
+) -> ConsistencyVote:
     """Answer greedily after `count` random orders of the passages, all in one call, and take the majority.
 
     Args:
@@ -115,7 +115,7 @@ def self_consistency(
     results = reader.generate(prompts, max_new_tokens=max_new_tokens, stop=stop, **options)
     answers = [texts[0].text.strip() for texts in results]
     answer, share = majority(answers)
-    return Vote(answer, share, answers, orders, results.stats)
+    return ConsistencyVote(answer, share, answers, orders, results.stats)
 
 
 def majority(answers: Sequence[str]) -> tuple[str, float]:

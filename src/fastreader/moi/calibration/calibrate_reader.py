@@ -26,7 +26,7 @@ from fastreader.permutations import latin
 if TYPE_CHECKING:
     from fastreader.core.protocol import ScoringReader
     from fastreader.reader.prompts.template import Template
-    from fastreader.scoring.prepare import Job
+    from fastreader.scoring.prepare import ScoringJob
 
 MOST = 120
 _TOGETHER = 4  # questions that share a call of the reader
@@ -95,7 +95,7 @@ def calibrate_reader(
     chosen, n = _chosen(questions, num_passages, most)
     observed: list[Observations] = []
     with ExitStack() as stack:
-        rows = _Rows(stack, output, reader, template, n, seed)
+        rows = _ScoreRows(stack, output, reader, template, n, seed)
         advance = stack.enter_context(track("calibrating", len(chosen), "questions", progress))
         found = None
         for one in rows.scored(reader, chosen, template, seed, max_batch_tokens):
@@ -144,7 +144,7 @@ def _chosen(questions: Iterable[Example], num_passages: int | None, most: int) -
 
 def _job(
     reader: ScoringReader, example: Example, q: int, template: Template | None, seed: int, budget: int | None
-) -> Job:
+) -> ScoringJob:
     from fastreader.scoring.options import ScoreOptions
     from fastreader.scoring.prepare import prepare
 
@@ -158,7 +158,7 @@ def _job(
     return prepare(reader, example, options, f"questions: id {example.id}")
 
 
-class _Rows:
+class _ScoreRows:
     """Scores of questions, from a file if there is one and it has them."""
 
     def __init__(

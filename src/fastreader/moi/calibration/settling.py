@@ -11,7 +11,7 @@ from fastreader.core.checks import random_generator
 from fastreader.moi.calibration.calibrate import calibrate
 from fastreader.moi.quantities.observations import FloatArray, Observations
 from fastreader.moi.quantities.position_bias import PositionBias
-from fastreader.moi.solve.evidence import Evidence, evidence
+from fastreader.moi.solve.evidence import ModelEvidence, evidence
 from fastreader.moi.solve.likelihood import pool
 
 LEAST = 20  # questions before the first look
@@ -89,5 +89,5 @@ def chance_of_best(bias: FloatArray, covariance: FloatArray) -> float:
     return float(np.mean(short <= NEARLY * np.ptp(drawn, axis=1)))
 
 
-def _no_bias(questions: int, found: Evidence) -> str:
+def _no_bias(questions: int, found: ModelEvidence) -> str:
     return f"{questions} questions show no position bias beyond chance (p = {found.chance:.2g})"

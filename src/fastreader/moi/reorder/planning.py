@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from fastreader.core.protocol import ScoringReader
     from fastreader.reader.prompts.pieces import PromptPieces
     from fastreader.reader.prompts.template import Template
-    from fastreader.scoring.prepare import Job
+    from fastreader.scoring.prepare import ScoringJob
 
 
 @checked
@@ -126,7 +126,7 @@ def full_orderings(pieces: PromptPieces) -> int:
 
 @checked_methods
 @dataclass(frozen=True, eq=False)
-class Plan:
+class RerankPlan:
     """The scoring that `rerank` would run, and its cost; nothing has run.
 
     Attributes:
@@ -151,7 +151,7 @@ class Plan:
     options: RerankOptions
     truncated: Mapping[int, int] = field(default_factory=dict)
     pieces: PromptPieces | None = None
-    job: Job | None = None
+    job: ScoringJob | None = None
     method: str = "calibrated"
 
 
@@ -162,7 +162,7 @@ def plan(
     passages: Iterable[PassageLike] | None = None,
     bias: PositionBias | None = None,
     **options: Any,
-) -> Plan:
+) -> RerankPlan:
     """Return the scoring that `rerank` with these arguments would run, and its cost in tokens.
 
     Arguments and errors are those of `rerank`. Tokens that a session has cached count as computed.
@@ -176,7 +176,7 @@ def plan_example(
     bias: PositionBias | None,
     options: RerankOptions,
     pieces: PromptPieces | None = None,
-) -> Plan:
+) -> RerankPlan:
     """Plan a re-ranking of a checked example; see `plan`.
 
     Args:
@@ -200,7 +200,7 @@ def plan_example(
     example = replace(example, passages=example.passages[: options.max_passages], candidates=[])
     n = len(example.passages)
     if n == 1:
-        return Plan(example, tail, None, bias, "given", Cost(0, 0, 0, passes=0), options)
+        return RerankPlan(example, tail, None, bias, "given", Cost(0, 0, 0, passes=0), options)
     length = places_to_read(example, scoring, where)
     source, about, template = "given", reader.describe(), scoring.template.digest()
     method, pool = "calibrated", options.pool if length == n >= 3 else None
@@ -230,7 +230,7 @@ def plan_example(
     )
     job = prepare(reader, example, scoring, where, pieces)
     cost = Cost(job.stats.total_tokens, job.stats.computed_tokens, full_orderings(job.fitted.pieces))
-    return Plan(example, tail, design, bias, source, cost, options, job.fitted.truncated, pieces, job, method)
+    return RerankPlan(example, tail, design, bias, source, cost, options, job.fitted.truncated, pieces, job, method)
 
 
 def _pooled(

@@ -20,7 +20,7 @@ from fastreader.moi.calibration.pool import Pool
 from fastreader.moi.quantities.observations import IntArray, Observations, observe
 from fastreader.moi.quantities.position_bias import PositionBias
 from fastreader.moi.quantities.utilities import Utilities, descending, matched, of_query_likelihoods
-from fastreader.moi.reorder.planning import Cost, Plan, RerankOptions, Stopping, plan_example
+from fastreader.moi.reorder.planning import Cost, RerankOptions, RerankPlan, Stopping, plan_example
 from fastreader.moi.reorder.ranked import Ranked, RankedPassage
 from fastreader.moi.solve.debias import calibrated
 from fastreader.moi.solve.joint import solve as solve_jointly
@@ -100,7 +100,7 @@ def rerank(
     return rerank_planned(reader, plan_example(reader, make_example(question, passages), bias, options))
 
 
-def rerank_planned(reader: ScoringReader, planned: Plan) -> Ranked:
+def rerank_planned(reader: ScoringReader, planned: RerankPlan) -> Ranked:
     """Run a plan; see `rerank`."""
     order = planned.options.order
     example, n = planned.example, len(planned.example.passages)
@@ -144,7 +144,7 @@ def rerank_planned(reader: ScoringReader, planned: Plan) -> Ranked:
     )
 
 
-def _uncalibrated(planned: Plan, observed: Observations, order: str) -> list[str]:
+def _uncalibrated(planned: RerankPlan, observed: Observations, order: str) -> list[str]:
     """Add the scores to the pool, and return the notes of a call without a calibration."""
     options, read = planned.options, "retriever's" if order == "given" else "descending"
     notes = [f"no calibration for this reader, template and N: utilities are query likelihoods, read in {read} order"]
@@ -166,7 +166,7 @@ def _ranked(example: Example, utilities: Utilities, index: int) -> RankedPassage
     return RankedPassage(example.passages[index], index, utility, relevance, interval, p_best)
 
 
-def _score(reader: ScoringReader, planned: Plan) -> tuple[Observations, Utilities, Cost]:
+def _score(reader: ScoringReader, planned: RerankPlan) -> tuple[Observations, Utilities, Cost]:
     """Score a plan, in rounds if it has a stopping rule.
 
     Returns:
@@ -213,7 +213,7 @@ def _score(reader: ScoringReader, planned: Plan) -> tuple[Observations, Utilitie
     return observed, history[-1], cost
 
 
-def _solved(planned: Plan, observed: Observations) -> Utilities:
+def _solved(planned: RerankPlan, observed: Observations) -> Utilities:
     if planned.bias is not None:
         return calibrated(observed, planned.bias)
     if planned.method == "joint":

@@ -21,7 +21,7 @@ from fastreader.moi.solve.likelihood import Pooled, design
 
 
 @dataclass(frozen=True, eq=False)
-class Evidence:
+class ModelEvidence:
     """What the query likelihoods show of a bias.
 
     Attributes:
@@ -44,7 +44,7 @@ class Evidence:
         return float(bias @ self.information @ self.bias / np.sqrt(length * self.chi2))
 
 
-def evidence(data: Pooled) -> Evidence:
+def evidence(data: Pooled) -> ModelEvidence:
     """Return the evidence in the scores of many questions.
 
     Args:
@@ -58,4 +58,6 @@ def evidence(data: Pooled) -> Evidence:
     towards = np.einsum("q,qmi,qm->i", weight, blocks, data.whitened)
     found = np.linalg.pinv(information, hermitian=True) @ towards
     chi2 = float(found @ towards)
-    return Evidence(data.basis @ found, data.basis @ information @ data.basis.T, chi2, float(chdtrc(k, max(chi2, 0.0))))
+    return ModelEvidence(
+        data.basis @ found, data.basis @ information @ data.basis.T, chi2, float(chdtrc(k, max(chi2, 0.0)))
+    )

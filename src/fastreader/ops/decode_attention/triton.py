@@ -30,7 +30,7 @@ _MAX_SPLITS = 64
 _BLOCKS_PER_SPLIT = 4  # fewer key blocks are not worth a program
 
 
-class Config(NamedTuple):
+class DecodeAttentionConfig(NamedTuple):
     """Keys of a block, warps, pipeline stages, and registers a thread may have: the compiler's own choice can spill."""
 
     block_n: int
@@ -39,11 +39,15 @@ class Config(NamedTuple):
     max_registers: int | None = None
 
 
-def default_config(size: int, dtype: torch.dtype) -> Config:
+def default_config(size: int, dtype: torch.dtype) -> DecodeAttentionConfig:
     """Return the pinned configuration for the larger one of key and value head size."""
     if dtype == torch.float32:
-        return Config(32 if size <= 64 else 16, 4, 1, 255)
-    return Config(64, 4, 3, 255) if size <= 128 else Config(32 if size <= 256 else 16, 4, 2, 255)
+        return DecodeAttentionConfig(32 if size <= 64 else 16, 4, 1, 255)
+    return (
+        DecodeAttentionConfig(64, 4, 3, 255)
+        if size <= 128
+        else DecodeAttentionConfig(32 if size <= 256 else 16, 4, 2, 255)
+    )
 
 
 def packed_heads(groups: int, dtype: torch.dtype) -> tuple[int, int]:
@@ -220,7 +224,7 @@ def decode_attention_triton(
     slopes: Tensor | None,
     positions: Tensor | None,
     *,
-    config: Config | None = None,
+    config: DecodeAttentionConfig | None = None,
     num_splits: int | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Return (out, lse) of a call with one or two parts of keys.

@@ -13,11 +13,11 @@ from torch import Tensor
 
 from fastreader.errors import InputError
 from fastreader.ops.decoder_step import schema as _schema  # noqa: F401  (defines the op)
-from fastreader.ops.decoder_step.operands import Layers, RowKeys
+from fastreader.ops.decoder_step.operands import StackedLayers, StepKeys
 from fastreader.ops.dispatch import Serving, cpu_serving
 
 
-def decoder_step(stream: Tensor, layers: Layers, angles: tuple[Tensor, Tensor] | None, keys: RowKeys) -> None:
+def decoder_step(stream: Tensor, layers: StackedLayers, angles: tuple[Tensor, Tensor] | None, keys: StepKeys) -> None:
     """Run the layers over the newest token of B rows, and write its keys and values.
 
     Args:

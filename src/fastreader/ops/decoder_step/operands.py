@@ -50,7 +50,7 @@ class Shape:
     softcap: float | None = None
 
 
-class Layers:
+class StackedLayers:
     """Decoder layers as the op takes them: their tensors in lists, which are made once.
 
     Args:
@@ -113,7 +113,7 @@ class Layers:
 
 
 @dataclass(frozen=True, eq=False)
-class RowKeys:
+class StepKeys:
     """Keys and values of B rows: part 0 those written before, part 1 those of new tokens, one slot for each.
 
     Attributes:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fastreader.ops.decode_attention.reference import decode_attention_reference
 from fastreader.ops.decoder_layer.reference import Plain, decoder_layer_in_reference, decoder_layer_out_reference
-from fastreader.ops.decoder_step.operands import RowKeys, Shape
+from fastreader.ops.decoder_step.operands import Shape, StepKeys
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,7 +27,7 @@ class PlainLayer:
 
 
 def decoder_step_reference(
-    stream: Tensor, layers: Sequence[PlainLayer], shape: Shape, angles: tuple[Tensor, Tensor] | None, keys: RowKeys
+    stream: Tensor, layers: Sequence[PlainLayer], shape: Shape, angles: tuple[Tensor, Tensor] | None, keys: StepKeys
 ) -> Tensor:
     """Return the stream after the layers; keys and values of the new token are written in their own type."""
     stream = stream.double()

@@ -35,7 +35,7 @@ _TMA_TARGETS = (90, 100)  # on sm_120 Triton 3.6 puts a few bytes of it on the s
 _JOIN_ROWS, _JOIN_SPLITS = 16, 32
 
 
-class Config(NamedTuple):
+class LinearLogprobConfig(NamedTuple):
     """Rows, vocabulary and hidden columns of a block, warps, pipeline stages and maximum of registers.
 
     `max_registers` guides the compiler, which for float32 otherwise aims at more warps than fit and spills a few bytes.
@@ -54,7 +54,11 @@ class Config(NamedTuple):
 # The pinned configurations by compute capability, without and with a soft cap, whose tanh needs registers, and with
 # entropies, whose term does. The compile report (docs/compile-report.md) checks that none spills or exceeds shared
 # memory, with or without other features.
-_SQUARE, _LOW, _SHALLOW = Config(128, 128, 64, 8, 3), Config(64, 128, 64, 8, 3), Config(128, 128, 32, 8, 3)
+_SQUARE, _LOW, _SHALLOW = (
+    LinearLogprobConfig(128, 128, 64, 8, 3),
+    LinearLogprobConfig(64, 128, 64, 8, 3),
+    LinearLogprobConfig(128, 128, 32, 8, 3),
+)
 _LOW_100 = _LOW._replace(max_registers=200)  # left to itself, ptxas takes 128 and some stack
 _HALF = {
     80: (_SQUARE, _LOW),
@@ -64,15 +68,15 @@ _HALF = {
     120: (_SHALLOW, _LOW),
 }
 # Twice the logits for each row that is read, where the width leaves time to load them.
-_WIDE = {90: Config(128, 256, 64, 8, 4)}
+_WIDE = {90: LinearLogprobConfig(128, 256, 64, 8, 4)}
 _WIDE_FROM = 2048
 _FEW_ROWS = (16, 64)
 _HALF_FEW = {
-    16: Config(16, 128, 64, 4, 4, swapped=True),
-    64: Config(64, 128, 64, 4, 4, swapped=True),
+    16: LinearLogprobConfig(16, 128, 64, 4, 4, swapped=True),
+    64: LinearLogprobConfig(64, 128, 64, 4, 4, swapped=True),
 }
 _SMALL_SHARED = (89, 120)  # targets with 99 KiB a program
-_SINGLE = Config(64, 64, 16, 8, 2, 255)
+_SINGLE = LinearLogprobConfig(64, 64, 16, 8, 2, 255)
 
 
 def default_config(
@@ -83,7 +87,7 @@ def default_config(
     width: int = 0,
     entropy: bool = False,
     terms: int = 1,
-) -> Config:
+) -> LinearLogprobConfig:
     """Return the pinned configuration.
 
     Args:
@@ -349,7 +353,7 @@ def linear_logprob_triton(
     entropy: bool = True,
     argmax: bool = True,
     split: bool = False,
-    config: Config | None = None,
+    config: LinearLogprobConfig | None = None,
     num_splits: int | None = None,
 ) -> LogprobStats:
     """Run the kernels on the arguments of `linear_logprob_stats`.

@@ -13,7 +13,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fastreader.ops.recurrent.plan import Batch, ScanPlan
+from fastreader.ops.recurrent.plan import ChunkBatch, ScanPlan
 
 CHUNK = 64  # tokens
 
@@ -26,7 +26,7 @@ def decayed_attention_chunks(
     key_heads, key_size = key.shape[1:]
     out = torch.empty_like(value, memory_format=torch.contiguous_format)
 
-    def step(batch: Batch, state: Tensor) -> Tensor:
+    def step(batch: ChunkBatch, state: Tensor) -> Tensor:
         q, k, v, g = (batch.gather(x).transpose(1, 2) for x in (query, key, value, gate))
         # heads by groups: [N, Hk, H / Hk, L, ...]
         v, g, grouped = (x.reshape(len(x), key_heads, -1, *x.shape[2:]) for x in (v, g, state))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fastreader.ops.recurrent.plan import Batch, ScanPlan
+from fastreader.ops.recurrent.plan import ChunkBatch, ScanPlan
 
 CHUNK = 64  # tokens
 
@@ -20,7 +20,7 @@ def diagonal_chunks(input: Tensor, decay: Tensor, plan: ScanPlan, initial: Tenso
     size = input.shape[1]
     out = torch.empty_like(input, memory_format=torch.contiguous_format)
 
-    def chunk(batch: Batch, state: Tensor) -> Tensor:
+    def chunk(batch: ChunkBatch, state: Tensor) -> Tensor:
         x, a = batch.gather(input), batch.gather(decay)
         if batch.padding is not None:
             a.masked_fill_(batch.padding[..., None], 1)  # the state stays

@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fastreader.ops.recurrent.plan import Batch, ScanPlan
+from fastreader.ops.recurrent.plan import ChunkBatch, ScanPlan
 
 CHUNK = 16  # tokens
 
@@ -24,7 +24,7 @@ def kimi_delta_chunks(
     groups, key_size = heads // key.shape[1], key.shape[2]
     out = torch.empty_like(value, memory_format=torch.contiguous_format)
 
-    def step(batch: Batch, state: Tensor) -> Tensor:
+    def step(batch: ChunkBatch, state: Tensor) -> Tensor:
         q, k, v, b, g = (batch.gather(x).transpose(1, 2) for x in (query, key, value, beta, gate))
         q, k = (x.repeat_interleave(groups, dim=1) if groups > 1 else x for x in (q, k))  # [N, H, L, D]
         total = g.cumsum(-2)

@@ -19,7 +19,7 @@ _GROWTH = 4  # chunks are padded to powers of this, so that many short ones do n
 
 
 @dataclass(frozen=True, eq=False)
-class Batch:
+class ChunkBatch:
     """Chunks of a level that are padded to one length.
 
     Attributes:
@@ -35,14 +35,15 @@ class Batch:
     before: Tensor
     after: Tensor
 
-    def pieces(self, count: int) -> list[Batch]:
+    def pieces(self, count: int) -> list[ChunkBatch]:
         """Return batches of at most `count` chunks."""
         if len(self.tokens) <= count:
             return [self]
         parts = [slice(first, first + count) for first in range(0, len(self.tokens), count)]
         padding = self.padding
         return [
-            Batch(self.tokens[p], None if padding is None else padding[p], self.before[p], self.after[p]) for p in parts
+            ChunkBatch(self.tokens[p], None if padding is None else padding[p], self.before[p], self.after[p])
+            for p in parts
         ]
 
     def gather(self, rows: Tensor) -> Tensor:
@@ -71,13 +72,13 @@ class Level:
         kept: int64 [2, n], places among those states and rows of the result for the states that the caller keeps.
     """
 
-    batches: list[Batch]
+    batches: list[ChunkBatch]
     states: int
     kept: Tensor
 
 
 # Computes chunks from the states before them, writes their outputs, and returns the states after them.
-Step = Callable[[Batch, Tensor], Tensor]
+Step = Callable[[ChunkBatch, Tensor], Tensor]
 
 
 class ScanPlan:
@@ -135,14 +136,14 @@ class ScanPlan:
             levels.append(Level(batches, len(ending), self._moved(np.stack([place[owner[rows]], rows]))))
         return levels
 
-    def _batch(self, found: Chains, members: IntArray, length: int, place: IntArray) -> Batch:
+    def _batch(self, found: Chains, members: IntArray, length: int, place: IntArray) -> ChunkBatch:
         steps = np.arange(length)
         padding = steps >= found.lengths[members, None]
         tokens = found.starts[members, None] + np.where(padding, 0, steps)
         above = found.parents[members]
         before = -2 - above  # initial states, and -1 for none
         before[above >= 0] = place[above[above >= 0]]
-        return Batch(
+        return ChunkBatch(
             self._moved(tokens),
             self._moved(padding) if padding.any() else None,
             self._moved(before),

@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fastreader.ops.recurrent.plan import Batch, ScanPlan
+from fastreader.ops.recurrent.plan import ChunkBatch, ScanPlan
 
 CHUNK = 64  # tokens
 
@@ -28,7 +28,7 @@ def selective_scan_chunks(
     size, states = transition.shape
     out = torch.empty_like(input, memory_format=torch.contiguous_format)
 
-    def chunk(batch: Batch, state: Tensor) -> Tensor:
+    def chunk(batch: ChunkBatch, state: Tensor) -> Tensor:
         x, dt, b, c = (batch.gather(rows) for rows in (input, step, entry, readout))
         made = torch.empty_like(x)
         added = dt * x

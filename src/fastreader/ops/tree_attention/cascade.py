@@ -22,7 +22,7 @@ _Entry = tuple[int, int, int, int]  # queries first:stop, keys start:stop
 
 
 @dataclass(frozen=True, eq=False)
-class Call:
+class CascadeCall:
     """Attention of stretches of queries, each to one range of keys.
 
     Attributes:
@@ -51,7 +51,7 @@ class Call:
         return both[:, 0], both[:, 1]
 
 
-def cascade(subtree_end: Int32, query_node: Int64) -> list[Call]:
+def cascade(subtree_end: Int32, query_node: Int64) -> list[CascadeCall]:
     """Return the calls whose states merge to attention over a tree.
 
     Args:
@@ -70,12 +70,12 @@ def cascade(subtree_end: Int32, query_node: Int64) -> list[Call]:
     chain_of = np.repeat(np.arange(len(starts)), stops - starts)
     above = _pieces(subtree_end, starts.tolist(), stops.tolist())
     if np.array_equal(query_node, np.arange(count)):
-        own = Call(np.stack([starts, stops, starts, stops], axis=1), True)
+        own = CascadeCall(np.stack([starts, stops, starts, stops], axis=1), True)
         groups = list(zip(starts.tolist(), stops.tolist(), range(len(starts)), strict=True))
     else:
         begin = starts[chain_of[query_node]]
         index = np.arange(len(query_node))
-        own = Call(np.stack([index, index + 1, begin, query_node + 1], axis=1), False)
+        own = CascadeCall(np.stack([index, index + 1, begin, query_node + 1], axis=1), False)
         edges = np.flatnonzero(np.diff(chain_of[query_node], prepend=-1, append=-1)).tolist()
         groups = [(a, b, int(chain_of[query_node[a]])) for a, b in itertools.pairwise(edges)]
     levels: list[list[_Entry]] = []
@@ -88,7 +88,9 @@ def cascade(subtree_end: Int32, query_node: Int64) -> list[Call]:
                 entries[-1] = (entries[-1][0], stop, start, end)
             else:
                 entries.append((first, stop, start, end))
-    return [own, *(Call(np.array(entries, dtype=np.int64), False) for entries in levels)] if len(query_node) else []
+    return (
+        [own, *(CascadeCall(np.array(entries, dtype=np.int64), False) for entries in levels)] if len(query_node) else []
+    )
 
 
 def _pieces(subtree_end: Int32, starts: list[int], stops: list[int]) -> list[list[tuple[int, int]]]:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fastreader.ops.tree_attention.plan import AttentionContext, AttentionPlan
 from fastreader.ops.tree_attention.schedule import Int32, Schedule
-from fastreader.ops.tree_attention.triton_config import Config, default_config
+from fastreader.ops.tree_attention.triton_config import TreeAttentionConfig, default_config
 from fastreader.ops.triton_support import target_of
 from fastreader.ops.upload import Upload
 
@@ -48,14 +48,16 @@ class CallShape(NamedTuple):
             *(context.softcap is not None, context.input_precision is not None),
         )
 
-    def config(self, device: torch.device, queries: int) -> Config:
+    def config(self, device: torch.device, queries: int) -> TreeAttentionConfig:
         """Return the pinned configuration for this many queries."""
         rows = queries * max(self.heads // max(self.key_heads, 1), 1)
         plain = self.window is None and not self.capped and self.size == self.value_size
         size = max(self.size, self.value_size)
         return default_config(target_of(device), size, self.dtype, rows, self.terms, plain, self.split)
 
-    def schedule(self, plan: AttentionPlan, device: torch.device, config: Config | None = None) -> Schedule:
+    def schedule(
+        self, plan: AttentionPlan, device: torch.device, config: TreeAttentionConfig | None = None
+    ) -> Schedule:
         """Return the schedule of a plan for such calls, made once."""
         config = config or self.config(device, len(plan.query_node))
         packed, _ = pack_heads(max(self.heads // max(self.key_heads, 1), 1), config.block_m)

@@ -14,7 +14,7 @@ from torch import Tensor
 from fastreader.errors import InputError, UnsupportedImplementationError
 from fastreader.ops import extension
 from fastreader.ops.tree_attention import schema as _schema  # noqa: F401  (defines the op)
-from fastreader.ops.tree_attention.cascade import Call, cascade
+from fastreader.ops.tree_attention.cascade import CascadeCall, cascade
 from fastreader.ops.tree_attention.schedule import Runs, Schedule, key_blocks, limited, tile_bounds
 from fastreader.ops.tree_attention.slots import Slots, slot_blocks
 from fastreader.ops.tree_attention.tiles import Tiles, cut_tiles
@@ -62,7 +62,7 @@ class AttentionPlan:
         return cut_tiles(self.subtree_end, self.query_node)
 
     @cached_property
-    def cascade(self) -> list[Call]:
+    def cascade(self) -> list[CascadeCall]:
         """Return the calls over ranges of keys that make up attention over the tree, see `cascade.cascade`."""
         return cascade(self.subtree_end, self.query_node)
 

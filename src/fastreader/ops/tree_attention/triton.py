@@ -13,7 +13,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from fastreader.ops.merge_state.triton import merge_stack_triton
 from fastreader.ops.tree_attention.device_schedule import CallShape, DeviceSchedule, device_schedule, pack_heads
 from fastreader.ops.tree_attention.plan import AttentionContext
-from fastreader.ops.tree_attention.triton_config import Config
+from fastreader.ops.tree_attention.triton_config import TreeAttentionConfig
 from fastreader.ops.tree_attention.triton_kernel import tree_attention_kernel
 from fastreader.ops.triton_support import ceil_div, interpreting, power_of_2, processors, triton_op, with_near_tiles
 
@@ -37,7 +37,7 @@ def head_blocks(size: int) -> tuple[int, int]:
 
 
 def tree_attention_triton(
-    context: AttentionContext, *, config: Config | None = None, num_splits: int | None = None
+    context: AttentionContext, *, config: TreeAttentionConfig | None = None, num_splits: int | None = None
 ) -> tuple[Tensor, Tensor]:
     """Return (out, lse) of a call, lse float32 and empty unless it is needed.
 
@@ -82,7 +82,7 @@ class _Call(NamedTuple):
         query_tile, key_tile, value_tile: tokens, heads and columns that a tile reaches over.
     """
 
-    config: Config
+    config: TreeAttentionConfig
     numbers: list[int]
     tables: DeviceSchedule
     num_splits: int
@@ -91,7 +91,9 @@ class _Call(NamedTuple):
     value_tile: tuple[int, int, int]
 
     @classmethod
-    def of(cls, context: AttentionContext, shape: CallShape, config: Config | None, num_splits: int | None) -> _Call:
+    def of(
+        cls, context: AttentionContext, shape: CallShape, config: TreeAttentionConfig | None, num_splits: int | None
+    ) -> _Call:
         """Return it for a call, with the pinned configuration and number of splits unless others are given."""
         device, groups = context.query.device, context.groups
         config = config or shape.config(device, len(context.query))

@@ -32,7 +32,7 @@ class Gains:
 
 
 @dataclass(frozen=True)
-class _Job:
+class _RankingJob:
     pairs: list[Pair]  # the question alone, then after each passage
     truncated: list[int]
 
@@ -68,7 +68,7 @@ def question_gains(
     first = template.question_first
     expect(not first, "template", "passages before the question, whose likelihood after each is compared", template)
     budget = max_batch_tokens or reader.budget()
-    waiting: list[_Job] = []
+    waiting: list[_RankingJob] = []
     for text, passages, name in questions:
         job = _job(reader, text, passages, template, name, on_overflow)
         if waiting and sum(other.size for other in waiting) + job.size > budget:
@@ -81,7 +81,7 @@ def question_gains(
 
 def _job(
     reader: ScoringReader, question: str, passages: Sequence[Passage], template: Template, name: str, on_overflow: str
-) -> _Job:
+) -> _RankingJob:
     with located(name):
         pieces = encode(reader.encoder, template, question, passages, [])
     before, asked = pieces.head, pieces.question
@@ -103,11 +103,11 @@ def _job(
         kept = tokens[: len(tokens) - beyond]
         pairs.append((before + kept + pieces.separator + pieces.question_lead, asked))
         truncated.append(beyond)
-    return _Job(pairs, truncated)
+    return _RankingJob(pairs, truncated)
 
 
 def _run(
-    reader: ScoringReader, jobs: Sequence[_Job], max_batch_tokens: int | None, advance: Callable[[int], None]
+    reader: ScoringReader, jobs: Sequence[_RankingJob], max_batch_tokens: int | None, advance: Callable[[int], None]
 ) -> Iterator[Gains]:
     pairs = [pair for job in jobs for pair in job.pairs]
     trees = reader.plan(pairs, max_batch_tokens)

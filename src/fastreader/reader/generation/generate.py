@@ -19,26 +19,26 @@ from fastreader.core.protocol import Generation, Results, TextOrTokens
 from fastreader.core.tree import IntArray, PrefixTree, TreeStats
 from fastreader.errors import ContextOverflowError
 from fastreader.models.passes import row_keys
-from fastreader.models.passes.decode_keys import DecodeCache
+from fastreader.models.passes.decode_keys import DecodeKeys
 from fastreader.models.passes.key_values import Reuse
 from fastreader.models.passes.logit_head import LOGIT_BYTES
 from fastreader.models.passes.prefix_cache import PrefixCache
 from fastreader.models.tree_model import TreeModel
 from fastreader.reader.generation.gpu_writing import check_finite, write_on_device
 from fastreader.reader.generation.sampling import pick, row_generator
-from fastreader.reader.generation.text_so_far import Row, StopStrings
-from fastreader.reader.local_model import Engine
+from fastreader.reader.generation.text_so_far import DecodedText, StopStrings
+from fastreader.reader.local_model import LocalModel
 
 _PROMPTS = replace(kind_of(Iterable[Any]), words="a list of prompts")
 
 
 def generate(
-    engine: Engine, prompts: Iterable[TextOrTokens], options: GenerateOptions, kept: PrefixCache | None = None
+    local_model: LocalModel, prompts: Iterable[TextOrTokens], options: GenerateOptions, kept: PrefixCache | None = None
 ) -> Results[list[Generation]]:
     """Do the work of `Reader.generate`; the keys and values in `kept` are not computed again."""
     started = time.perf_counter()
-    rows = _new_rows(engine, accept("prompts", prompts, _PROMPTS), options)
-    eos = engine.end_tokens
+    rows = _new_rows(local_model, accept("prompts", prompts, _PROMPTS), options)
+    eos = local_model.end_tokens
     computed = cached = passes = 0
     with track("generating", len(rows), "texts", options.progress) as advance:
         while True:
@@ -49,10 +49,10 @@ def generate(
                     contexts.append(([*row.prompt, *row.tokens], ()))
             if not waiting:
                 break
-            for tree in engine.plan(contexts, options.max_batch_tokens, new_tokens=options.max_new_tokens):
+            for tree in local_model.plan(contexts, options.max_batch_tokens, new_tokens=options.max_new_tokens):
                 members = [waiting[i] for i in tree.sequence_ids]
                 reuse = None if kept is None else kept.lookup(tree)
-                run(engine, tree, reuse, members, options, eos, advance)
+                run(local_model, tree, reuse, members, options, eos, advance)
                 read = tree.stats if reuse is None else reuse.stats(tree.stats)
                 computed += read.computed_tokens
                 cached += read.cached_tokens
@@ -62,30 +62,30 @@ def generate(
     for i, row in enumerate(rows):
         if i % options.n == 0:
             texts.append([])
-        texts[-1].append(row.generation(engine.encoder.text, options))
+        texts[-1].append(row.generation(local_model.encoder.text, options))
         given += len(row.prompt)
         new += len(row.tokens)
     stats = TreeStats(len(rows), given + new, computed + new, new if options.token_logprobs else 0, cached)
     return Results(texts, stats, passes, time.perf_counter() - started)
 
 
-def _new_rows(engine: Engine, prompts: Iterable[TextOrTokens], options: GenerateOptions) -> list[Row]:
+def _new_rows(local_model: LocalModel, prompts: Iterable[TextOrTokens], options: GenerateOptions) -> list[DecodedText]:
     """Return `options.n` rows for each prompt, cut to the context where the options allow it."""
-    rows: list[Row] = []
+    rows: list[DecodedText] = []
     seen: Counter[tuple[int, ...]] = Counter()
-    limit, most = engine.model.max_length, options.max_new_tokens
+    limit, most = local_model.model.max_length, options.max_new_tokens
     for i, prompt in enumerate(prompts):
-        tokens = engine.encoder.prompt_tokens(prompt, f"prompts[{i}]", special_tokens=options.special_tokens)
-        shown = _fitted(tokens, i, most, limit, engine.name, options.on_overflow)
+        tokens = local_model.encoder.prompt_tokens(prompt, f"prompts[{i}]", special_tokens=options.special_tokens)
+        shown = _fitted(tokens, i, most, limit, local_model.name, options.on_overflow)
         key = tuple(shown)
         for _ in range(options.n):
             # Repeated prompts continue the same random stream, so n copies give n different samples.
             rows.append(
-                Row(
+                DecodedText(
                     prompt=shown,
                     room=most if limit is None else min(most, limit + 1 - len(shown)),
                     draw=row_generator(options.seed, shown, seen[key]) if options.temperature else None,
-                    stop=StopStrings(engine.encoder.text, options.stop) if options.stop else None,
+                    stop=StopStrings(local_model.encoder.text, options.stop) if options.stop else None,
                     truncated=len(tokens) - len(shown),
                 )
             )
@@ -94,10 +94,10 @@ def _new_rows(engine: Engine, prompts: Iterable[TextOrTokens], options: Generate
 
 
 def run(
-    engine: Engine,
+    local_model: LocalModel,
     tree: PrefixTree,
     reuse: Reuse | None,
-    members: list[Row],
+    members: list[DecodedText],
     options: GenerateOptions,
     eos: frozenset[int],
     advance: Callable[[int], None],
@@ -108,7 +108,7 @@ def run(
     cached keys become invalid from that position on.
 
     Args:
-        engine: the model, locked during a pass and the choice of its tokens.
+        local_model: the model, locked during a pass and the choice of its tokens.
         tree: contexts (prompt and tokens decoded before) of the rows, without continuations.
         reuse: cached keys and values for part of the tree, or None.
         members: the rows, in the tree's order of sequences; extended in place.
@@ -116,7 +116,7 @@ def run(
         eos: tokens by which the model ends its text.
         advance: called with the number of rows finished.
     """
-    model = engine.model
+    model = local_model.model
     order = np.argsort(tree.leaves, kind="stable")
     rows, leaves = [members[i] for i in order], tree.leaves[order]
     regime = 0 if model.regimes.fixed else model.regimes.of(int(tree.positions[leaves[0]]) + 1)
@@ -125,16 +125,16 @@ def run(
         room = max(room, row.room - len(row.tokens))
     key_values = model.new_key_values(tree, reuse, leaves_only=True) if room > 1 else None
     distinct, state_of = np.unique(leaves, return_inverse=True)
-    with engine.lock:
+    with local_model.lock:
         states = model.hidden(tree, reuse=reuse, key_values=key_values, rows=distinct)
         finished = _decode_step(model, states, state_of, rows, options, eos)
     advance(finished)
     if key_values is None or finished == len(rows):
         return
     if model.writes_on_device and row_keys.why_not(key_values) is None:
-        write_on_device(engine, tree, key_values, leaves, rows, options, eos, advance)
+        write_on_device(local_model, tree, key_values, leaves, rows, options, eos, advance)
         return
-    cache = DecodeCache(tree, key_values, leaves, room - 1, row_by_row=model.deterministic)
+    cache = DecodeKeys(tree, key_values, leaves, room - 1, row_by_row=model.deterministic)
     while True:
         if finished or not model.regimes.fixed:
             live = []
@@ -148,7 +148,7 @@ def run(
                 cache.select(np.asarray(live, dtype=np.int64))
         cache.begin_step()
         tokens = np.array([row.tokens[-1] for row in rows], dtype=np.int64)
-        with engine.lock:
+        with local_model.lock:
             states = model.forward(tokens, cache.step_positions, cache)
             finished = _decode_step(model, states, None, rows, options, eos)
         if finished:
@@ -159,7 +159,7 @@ def _decode_step(
     model: TreeModel,
     states: Tensor,
     state_of: IntArray | None,
-    rows: list[Row],
+    rows: list[DecodedText],
     options: GenerateOptions,
     eos: frozenset[int],
 ) -> int:

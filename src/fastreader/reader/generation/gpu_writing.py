@@ -17,12 +17,12 @@ from fastreader.errors import NumericsError
 from fastreader.models.passes.key_values import KeyValues
 from fastreader.models.passes.logit_head import LOGIT_BYTES
 from fastreader.models.passes.pass_graphs import Record, Recorded, graphs_wanted, recorder
-from fastreader.models.passes.row_keys import RowCache
+from fastreader.models.passes.row_keys import RowKeys
 from fastreader.models.tree_model import TreeModel
 from fastreader.ops.upload import Upload
 from fastreader.reader.generation.sampling import pick
-from fastreader.reader.generation.text_so_far import Row
-from fastreader.reader.local_model import Engine
+from fastreader.reader.generation.text_so_far import DecodedText
+from fastreader.reader.local_model import LocalModel
 
 _DRAWS = 256  # random numbers of a row that go to the device at once
 _FEWEST_REPLAYS = 16  # steps that recording must save
@@ -30,11 +30,11 @@ _TOKEN, _HIGHEST, _LOGPROB = range(3)  # rows of a report
 
 
 def write_on_device(
-    engine: Engine,
+    local_model: LocalModel,
     tree: PrefixTree,
     prompt: KeyValues,
     leaves: IntArray,
-    rows: list[Row],
+    rows: list[DecodedText],
     options: GenerateOptions,
     eos: frozenset[int],
     advance: Callable[[int], None],
@@ -48,16 +48,16 @@ def write_on_device(
     if not rows:
         return
     steps = max(row.room - len(row.tokens) for row in rows)
-    with engine.lock:
-        device_rows = DeviceRows(engine.model, RowCache(tree, prompt, leaves, steps), rows, options, eos)
-    waiting: tuple[list[Row], Readback] | None = None
+    with local_model.lock:
+        device_rows = DeviceRows(local_model.model, RowKeys(tree, prompt, leaves, steps), rows, options, eos)
+    waiting: tuple[list[DecodedText], Readback] | None = None
     while True:
         launched = None
         if any(not row.finish_reason and row.room - len(row.tokens) > (waiting is not None) for row in rows):
-            with engine.lock:
+            with local_model.lock:
                 launched = rows, device_rows.step()
         if waiting is not None:
-            finished = _add(engine.model, *waiting, options, eos)
+            finished = _add(local_model.model, *waiting, options, eos)
             if finished:
                 advance(finished)
         if launched is None:
@@ -68,11 +68,13 @@ def write_on_device(
             return
         if 2 * len(live) <= len(rows):  # before, finished rows cost less than laying out the others again
             rows = [rows[i] for i in live]
-            with engine.lock:
+            with local_model.lock:
                 device_rows.select(np.asarray(live, dtype=np.int64), rows)
 
 
-def _add(model: TreeModel, rows: list[Row], report: Readback, options: GenerateOptions, eos: frozenset[int]) -> int:
+def _add(
+    model: TreeModel, rows: list[DecodedText], report: Readback, options: GenerateOptions, eos: frozenset[int]
+) -> int:
     """Add a step's tokens to the rows that were not finished, and return the number of rows that this finishes."""
     values, finished = report.get(), 0
     unfinished = [i for i, row in enumerate(rows) if not row.finish_reason]
@@ -110,8 +112,8 @@ class DeviceRows:
     def __init__(
         self,
         model: TreeModel,
-        cache: RowCache,
-        rows: list[Row],
+        cache: RowKeys,
+        rows: list[DecodedText],
         options: GenerateOptions,
         eos: frozenset[int],
         record: Record | None = None,
@@ -131,7 +133,7 @@ class DeviceRows:
         self._draws_left = 0
         self._begin(rows)
 
-    def _begin(self, rows: list[Row]) -> None:
+    def _begin(self, rows: list[DecodedText]) -> None:
         """Start with these rows, whose tokens are in place."""
         self._rows = rows
         self._recorded: Recorded[Any] | None = None
@@ -176,7 +178,7 @@ class DeviceRows:
         self._cache.advance(self._finished)
 
     @torch.inference_mode()
-    def select(self, live: IntArray, rows: list[Row]) -> None:
+    def select(self, live: IntArray, rows: list[DecodedText]) -> None:
         """Continue with these rows only, given by their places among the present ones."""
         places = Upload(self._model.device).add(live).get()
         self._cache.select(live, places)

@@ -58,7 +58,7 @@ class StopStrings:
 
 
 @dataclass(eq=False)
-class Row:
+class DecodedText:
     """One text being decoded.
 
     Attributes:

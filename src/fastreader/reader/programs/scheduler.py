@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 @dataclass
-class Outcome(Generic[T]):
+class ProgramOutcome(Generic[T]):
     """The value that a program returned, or the error that one of its own calls raised; and its costs by stage."""
 
     value: T | None = None
@@ -32,7 +32,7 @@ class _Running(Generic[T]):
     index: int
     program: Program[T]
     readers: Readers
-    outcome: Outcome[T] = field(default_factory=Outcome)
+    outcome: ProgramOutcome[T] = field(default_factory=ProgramOutcome)
     step: int = 0
     request: Request | None = None
 
@@ -52,7 +52,9 @@ class _Running(Generic[T]):
             self.request, self.outcome.error = None, raised
 
 
-def run(programs: Sequence[tuple[Program[T], Readers]], checkpoint: Checkpoint | None = None) -> list[Outcome[T]]:
+def run(
+    programs: Sequence[tuple[Program[T], Readers]], checkpoint: Checkpoint | None = None
+) -> list[ProgramOutcome[T]]:
     """Run programs to their ends, in lockstep.
 
     In each round every program has one open request. Requests for the same reader, of the same kind and with the same

@@ -27,7 +27,7 @@ _LONGEST_WAIT = 8.0  # seconds between two attempts
 _Key = tuple[tuple[int, ...], int]  # a sequence's tokens, and the place of the first one scored
 
 
-class _Request(NamedTuple):
+class _HttpRequest(NamedTuple):
     tokens: tuple[int, ...]
     first: int
     labels: tuple[int, ...] = ()  # next tokens after `tokens`, scored instead of the tokens from `first` on
@@ -236,7 +236,7 @@ class ServerReader(ScoreReader):
             )
         return tokens[cut:], cut
 
-    def _requests(self, keys: Iterable[_Key]) -> list[_Request]:
+    def _requests(self, keys: Iterable[_Key]) -> list[_HttpRequest]:
         """Return what is sent for sequences: each once, equal prefixes in turn, next tokens of a context together."""
         most = self._dialect.most_labels
         whole: set[_Key] = set()
@@ -246,14 +246,14 @@ class ServerReader(ScoreReader):
                 labels.setdefault(tokens[:first], set()).add(tokens[first])
             elif len(tokens) > first:
                 whole.add((tokens, first))
-        requests = [_Request(tokens, first) for tokens, first in whole]
+        requests = [_HttpRequest(tokens, first) for tokens, first in whole]
         for context, wanted in labels.items():
             ordered = sorted(wanted)
             parts = [tuple(ordered[i : i + most]) for i in range(0, len(ordered), most)]
-            requests += [_Request(context, len(context), part) for part in parts]
+            requests += [_HttpRequest(context, len(context), part) for part in parts]
         return sorted(requests)
 
-    def _scored(self, request: _Request) -> dict[_Key, Scored]:
+    def _scored(self, request: _HttpRequest) -> dict[_Key, Scored]:
         tokens, first, labels = request
         dialect = self._dialect
         if not labels:

@@ -17,7 +17,7 @@ _OPTIONS = ("bias", "max_new_tokens")
 
 
 @dataclass(frozen=True)
-class Arrange(StudyMethod):
+class ArrangeMethod(StudyMethod):
     """One greedy reading of the passages as `fr.arrange` places them, for any number of passages.
 
     Attributes:
@@ -53,12 +53,12 @@ def _scores(example: Example) -> list[float]:
     return known or [-float(place) for place in range(len(example.passages))]
 
 
-def _make(variant: str, options: dict[str, Any], study: Any) -> Arrange:
+def _make(variant: str, options: dict[str, Any], study: Any) -> ArrangeMethod:
     check_options("arrange", options, _OPTIONS)
     path = options.get("bias", study.moi.get("bias"))
     expect(path is None or isinstance(path, str), "bias", "a file of a calibration or an arranger", path)
     tokens = options.get("max_new_tokens", study.max_new_tokens)
-    return Arrange(template_of(study), tokens, None if path is None else Arranger.load(path))
+    return ArrangeMethod(template_of(study), tokens, None if path is None else Arranger.load(path))
 
 
 ARRANGE = Family(

@@ -19,7 +19,7 @@ ORDERS = 30
 
 
 @dataclass(frozen=True)
-class SelfConsistency(StudyMethod):
+class SelfConsistencyMethod(StudyMethod):
     """A greedy answer after each of `count` random orders, all distinct.
 
     Attributes:
@@ -56,11 +56,11 @@ class SelfConsistency(StudyMethod):
         return Answered(answer, trace, texts=tuple(answers) if self.mean else ())
 
 
-def _make(variant: str, options: dict[str, Any], study: Any) -> SelfConsistency:
+def _make(variant: str, options: dict[str, Any], study: Any) -> SelfConsistencyMethod:
     check_options("self-consistency", options, _OPTIONS)
     count, tokens = options.get("count", ORDERS), options.get("max_new_tokens", study.max_new_tokens)
     check_int("method 'self-consistency': count", count)
-    return SelfConsistency(template_of(study), tokens, count, variant == "mean")
+    return SelfConsistencyMethod(template_of(study), tokens, count, variant == "mean")
 
 
 SELF_CONSISTENCY = Family(

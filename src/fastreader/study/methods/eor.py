@@ -34,7 +34,7 @@ _Found = tuple[Answers, Answered] | FastreaderError  # an ensemble's answers, wi
 
 
 @dataclass(frozen=True)
-class Eor(StudyMethod):
+class EorMethod(StudyMethod):
     """An ensemble with its voter.
 
     Attributes:
@@ -152,7 +152,7 @@ def answers_of(row: dict[str, Any], example: Example) -> Answers:
     return Answers.from_dict(values)
 
 
-def _make(variant: str, options: dict[str, Any], study: Any) -> Eor:
+def _make(variant: str, options: dict[str, Any], study: Any) -> EorMethod:
     check_options(f"eor:{variant}" if variant else "eor", options, _OPTIONS)
     retrievers = tuple(options.get("retrievers") or study.eor.retrievers or RETRIEVERS)
     expect(len(retrievers) > 1, "eor: retrievers", "at least 2 to vote", retrievers)
@@ -161,7 +161,7 @@ def _make(variant: str, options: dict[str, Any], study: Any) -> Eor:
     voter |= {k: options[k] for k in _VOTER if k in options}
     Voter(**voter).resolved()  # raises now if a name is unknown
     check_names(voter["similarities"])
-    return Eor(
+    return EorMethod(
         retrievers,
         tuple(sorted(study.eor.sources.items())),
         study.eor.depth,

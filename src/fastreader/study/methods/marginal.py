@@ -26,7 +26,7 @@ _OPTIONS = ("permutations", "max_new_tokens")
 
 
 @dataclass(frozen=True)
-class Marginal(StudyMethod):
+class MarginalMethod(StudyMethod):
     """The method of `moi.marginal_answer`.
 
     Attributes:
@@ -73,13 +73,13 @@ class Marginal(StudyMethod):
         return score_permutations(reader, example, candidates=candidates, permutations=design, template=self.template)
 
 
-def _make(variant: str, options: dict[str, Any], study: Any) -> Marginal:
+def _make(variant: str, options: dict[str, Any], study: Any) -> MarginalMethod:
     check_options("marginal", options, _OPTIONS)
     permutations = options.get("permutations", "cyclic")
     expect(isinstance(permutations, str), "method 'marginal': permutations", "the name of a design", permutations)
     resolve(permutations, 2)  # an unknown name fails before the run
     tokens = options.get("max_new_tokens", study.max_new_tokens)
-    return Marginal(template_of(study), tokens, permutations)
+    return MarginalMethod(template_of(study), tokens, permutations)
 
 
 MARGINAL = Family(

@@ -47,7 +47,7 @@ PAPER = "paper"
 
 
 @dataclass(frozen=True)
-class Moi(StudyMethod):
+class MoiMethod(StudyMethod):
     """Passages re-ranked by MoI, then read once; options as for `moi.rerank`."""
 
     template: Template
@@ -119,7 +119,7 @@ def _trace(answer: MoiAnswer) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Order(StudyMethod):
+class OrderMethod(StudyMethod):
     """An order of `moi.baselines.METHODS`, then one reading."""
 
     method: Method
@@ -174,15 +174,15 @@ def _make_moi(variant: str, options: dict[str, Any], study: Any) -> StudyMethod:
         given["stopping"] = _stopping(given["stopping"])
     given.setdefault("max_passages", study.passages)
     tokens = given.pop("max_new_tokens", study.max_new_tokens)
-    return Moi(template_of(study), tokens, variant or order, _bias(given.pop("bias", None)), given)
+    return MoiMethod(template_of(study), tokens, variant or order, _bias(given.pop("bias", None)), given)
 
 
-def _make_order(variant: str, options: dict[str, Any], study: Any) -> Order:
+def _make_order(variant: str, options: dict[str, Any], study: Any) -> OrderMethod:
     check_options(f"order:{variant}", options, _ORDER)
     method, model = METHODS[variant], options.get("model")
     expect("model" not in method.needs or bool(model), f"method 'order:{variant}': model", "a cross-encoder", model)
     bias = _bias(options.get("bias", study.moi.get("bias")))
-    return Order(method, template_of(study), options.get("max_new_tokens", study.max_new_tokens), bias, model)
+    return OrderMethod(method, template_of(study), options.get("max_new_tokens", study.max_new_tokens), bias, model)
 
 
 def _stopping(values: dict[str, Any]) -> Stopping:

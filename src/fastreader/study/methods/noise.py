@@ -20,7 +20,7 @@ _OPTIONS = ("max_new_tokens",)
 
 
 @dataclass(frozen=True)
-class Noise(StudyMethod):
+class NoiseMethod(StudyMethod):
     """One layout.
 
     Attributes:
@@ -106,11 +106,11 @@ def layout_of(trace: Mapping[str, Any], example: Example) -> Layout:
     return Layout(trace["layout"], tuple(passages), tuple(Kind(entry["kind"]) for entry in trace["order"]))
 
 
-def _make(variant: str, options: dict[str, Any], study: Any) -> Noise:
+def _make(variant: str, options: dict[str, Any], study: Any) -> NoiseMethod:
     check_options(f"noise:{variant}", options, _OPTIONS)
     check_text("method 'noise': layout, such as noise:gold or noise:random:4:near", variant)
     specs = [LayoutSpec.parse(m.method.partition(":")[2]) for m in study.methods if m.method.startswith("noise:")]
-    return Noise(
+    return NoiseMethod(
         LayoutSpec.parse(variant),
         study.noise.random,
         study.noise.hard_count or max((s.count for s in specs if s.noise == "hard"), default=0),

@@ -20,7 +20,7 @@ _OPTIONS = ("max_new_tokens", "top_n")
 
 
 @dataclass(frozen=True)
-class Rerank(StudyMethod):
+class RerankMethod(StudyMethod):
     """Passages by relevance, then one reading.
 
     Attributes:
@@ -46,10 +46,10 @@ class Rerank(StudyMethod):
         return rerank(reader, example, template=self.template, top_n=self.top_n)
 
 
-def _make(variant: str, options: dict[str, Any], study: Any) -> Rerank:
+def _make(variant: str, options: dict[str, Any], study: Any) -> RerankMethod:
     check_options("rerank", options, _OPTIONS)
     tokens = options.get("max_new_tokens", study.max_new_tokens)
-    return Rerank(template_of(study), tokens, options.get("top_n"))
+    return RerankMethod(template_of(study), tokens, options.get("top_n"))
 
 
 RERANK = Family("rerank", "passages by query likelihood, the best first", lambda: [""], _make, lambda _: _OPTIONS)

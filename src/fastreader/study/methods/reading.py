@@ -19,7 +19,7 @@ _CLOSED_BOOK = ("max_new_tokens", "header")
 
 
 @dataclass(frozen=True)
-class Reading(StudyMethod):
+class ReadingMethod(StudyMethod):
     """One greedy reading in the retriever's order.
 
     Attributes:
@@ -51,15 +51,17 @@ def read(
     return reply
 
 
-def _base(variant: str, options: dict[str, Any], study: Any) -> Reading:
+def _base(variant: str, options: dict[str, Any], study: Any) -> ReadingMethod:
     check_options("base", options, _BASE)
-    return Reading(template_of(study), options.get("max_new_tokens", study.max_new_tokens), options.get("passages"))
+    return ReadingMethod(
+        template_of(study), options.get("max_new_tokens", study.max_new_tokens), options.get("passages")
+    )
 
 
-def _closed_book(variant: str, options: dict[str, Any], study: Any) -> Reading:
+def _closed_book(variant: str, options: dict[str, Any], study: Any) -> ReadingMethod:
     check_options("closed_book", options, _CLOSED_BOOK)
     template = replace(template_of(study), header=options.get("header", CLOSED_BOOK_HEADER))
-    return Reading(template, options.get("max_new_tokens", study.max_new_tokens), 0)
+    return ReadingMethod(template, options.get("max_new_tokens", study.max_new_tokens), 0)
 
 
 def template_of(study: Any) -> Template:

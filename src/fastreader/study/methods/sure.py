@@ -13,16 +13,16 @@ from fastreader.sure.settings import Settings, make_settings
 from fastreader.sure.task import Task
 from fastreader.sure.templates import SureTemplate, VariantTemplate
 from fastreader.sure.types import Result, SureResult
-from fastreader.sure.variants import METHODS, Method, find_method
+from fastreader.sure.variants import METHODS, Variant, find_method
 
 _SAMPLED = ("self_verification",)
 
 
 @dataclass(frozen=True)
-class Sure(StudyMethod):
+class SureMethod(StudyMethod):
     """A method of `METHODS` with its settings."""
 
-    method: Method
+    method: Variant
     settings: Settings
 
     @property
@@ -52,12 +52,12 @@ def _trace(result: Result) -> dict[str, Any]:
     return values if isinstance(result, SureResult) else {**values.pop("details"), **values}
 
 
-def _make(variant: str, options: dict[str, Any], study: Any) -> Sure:
+def _make(variant: str, options: dict[str, Any], study: Any) -> SureMethod:
     given = {**study.sure, **options}
     for name, kind in (("template", SureTemplate), ("variant_template", VariantTemplate)):
         if isinstance(given.get(name), dict):
             given[name] = kind.from_dict(given[name])
-    return Sure(find_method(variant or "sure"), make_settings(None, given))
+    return SureMethod(find_method(variant or "sure"), make_settings(None, given))
 
 
 SURE = Family(

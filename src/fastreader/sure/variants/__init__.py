@@ -7,10 +7,10 @@ from fastreader.core.checks import expect
 from fastreader.sure.program import sure
 from fastreader.sure.variants import ablations as ab
 from fastreader.sure.variants import per_passage, reasoning, top_passage
-from fastreader.sure.variants.method import Method
+from fastreader.sure.variants.method import Variant
 from fastreader.sure.variants.top_passage import rerank_passages
 
-__all__ = ["METHODS", "Method", "find_method", "rerank_passages"]
+__all__ = ["METHODS", "Variant", "find_method", "rerank_passages"]
 
 _BASE = ("shots", "on_overflow")
 _PROPOSED = ("k", "candidates_prompt", *_BASE)
@@ -19,22 +19,22 @@ _SURE = (*_SUMMARISED, "mode")
 _GENERIC = (*_BASE, "max_summary_tokens")
 _WEIGHED = ("shots", "weights", "encoder")
 _ALL = (
-    Method("sure", "candidates, conditional summaries, validity and ranking", sure, (), _SURE, True),
-    Method("base", "the passages as they are", ab.base, (), _BASE),
-    Method("no_retrieval", "the question only", ab.no_retrieval, (), ("shots",), reads=False),
-    Method("summaries", "base with all conditional summaries", ab.with_summaries, (), _SUMMARISED, True),
-    Method("ranking", "SuRe without validity", ab.ranking_only, (), _SURE, True),
-    Method("validity", "SuRe without ranking", ab.validity_only, (), _SURE, True),
-    Method("multiple_choice", "base with the candidates as choices", ab.multiple_choice, (), (*_PROPOSED, "mode")),
-    Method("generic_summary", "a summary of no candidate, then base over it", ab.summary_then_predict, (), _GENERIC),
-    Method("sure_few_shot", "SuRe, candidates after answered questions", sure, ("shots",), _SURE, True),
-    Method("base_few_shot", "base after answered questions", ab.base, ("shots",), _BASE),
-    Method("oracle", "the best of the candidates", ab.oracle, ("answers",), _PROPOSED),
-    Method("rerank", "an answer per passage, then a weighted vote", per_passage.rerank, ("passages",), _WEIGHED),
-    Method("replug", "an answer per passage, then a mixture", per_passage.replug, ("passages",), _WEIGHED),
-    Method("chain_of_thought", "reasoning before the answer", reasoning.chain_of_thought, (), ("on_overflow",)),
-    Method("self_verification", "sampled answers, checked backwards", reasoning.self_verification, (), _BASE),
-    Method(
+    Variant("sure", "candidates, conditional summaries, validity and ranking", sure, (), _SURE, True),
+    Variant("base", "the passages as they are", ab.base, (), _BASE),
+    Variant("no_retrieval", "the question only", ab.no_retrieval, (), ("shots",), reads=False),
+    Variant("summaries", "base with all conditional summaries", ab.with_summaries, (), _SUMMARISED, True),
+    Variant("ranking", "SuRe without validity", ab.ranking_only, (), _SURE, True),
+    Variant("validity", "SuRe without ranking", ab.validity_only, (), _SURE, True),
+    Variant("multiple_choice", "base with the candidates as choices", ab.multiple_choice, (), (*_PROPOSED, "mode")),
+    Variant("generic_summary", "a summary of no candidate, then base over it", ab.summary_then_predict, (), _GENERIC),
+    Variant("sure_few_shot", "SuRe, candidates after answered questions", sure, ("shots",), _SURE, True),
+    Variant("base_few_shot", "base after answered questions", ab.base, ("shots",), _BASE),
+    Variant("oracle", "the best of the candidates", ab.oracle, ("answers",), _PROPOSED),
+    Variant("rerank", "an answer per passage, then a weighted vote", per_passage.rerank, ("passages",), _WEIGHED),
+    Variant("replug", "an answer per passage, then a mixture", per_passage.replug, ("passages",), _WEIGHED),
+    Variant("chain_of_thought", "reasoning before the answer", reasoning.chain_of_thought, (), ("on_overflow",)),
+    Variant("self_verification", "sampled answers, checked backwards", reasoning.self_verification, (), _BASE),
+    Variant(
         "selection_inference",
         "passages one by one, as needed",
         reasoning.selection_inference,
@@ -49,11 +49,11 @@ _ALL = (
     top_passage.method("sure", "nearest to SuRe's summary", top_passage.by_sure, (*_SURE, "encoder"), rereads=True),
     top_passage.method("reader", "the reader's choice", reasoning.ranked_passages, (*_BASE, "mode")),
 )
-METHODS: dict[str, Method] = {method.name: method for method in _ALL}
+METHODS: dict[str, Variant] = {method.name: method for method in _ALL}
 
 
 @checked
-def find_method(name: str) -> Method:
+def find_method(name: str) -> Variant:
     """Return the method `name`; "name@N" is the method over the first N passages.
 
     Raises:

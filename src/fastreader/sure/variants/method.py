@@ -15,7 +15,7 @@ from fastreader.sure.types import MethodResult, Result
 
 @checked
 @dataclass(frozen=True)
-class Method:
+class Variant:
     """One way to answer a question.
 
     Attributes:
@@ -48,7 +48,7 @@ class Method:
         result = yield from self.program(task)
         return result
 
-    def limited(self, count: int) -> Method:
+    def limited(self, count: int) -> Variant:
         """Return the method over the first `count` passages."""
 
         def program(task: Task) -> Program[Result]:

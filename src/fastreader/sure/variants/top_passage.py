@@ -17,13 +17,13 @@ from fastreader.sure.settings import Settings
 from fastreader.sure.task import Task
 from fastreader.sure.types import Result
 from fastreader.sure.variants.ablations import answer_from, generic_summary
-from fastreader.sure.variants.method import Method, finished
+from fastreader.sure.variants.method import Variant, finished
 from fastreader.sure.variants.weights import encoder_similarity
 
 Chooser = Callable[[Task], Program[list[int]]]
 
 
-def method(name: str, about: str, order: Chooser, takes: tuple[str, ...], *, rereads: bool = False) -> Method:
+def method(name: str, about: str, order: Chooser, takes: tuple[str, ...], *, rereads: bool = False) -> Variant:
     """Return the method "top1_<name>", which answers from the first passage of an order."""
 
     def program(task: Task) -> Program[Result]:
@@ -31,7 +31,7 @@ def method(name: str, about: str, order: Chooser, takes: tuple[str, ...], *, rer
         reply = yield from answer_from(replace(task, passages=[task.passages[indices[0]]]))
         return finished(task, short_answer(reply), order=indices, reply=reply)
 
-    return Method(f"top1_{name}", f"base over one passage, {about}", program, ("passages",), takes, rereads)
+    return Variant(f"top1_{name}", f"base over one passage, {about}", program, ("passages",), takes, rereads)
 
 
 def by_retriever(task: Task) -> Program[list[int]]:

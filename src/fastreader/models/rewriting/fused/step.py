@@ -21,7 +21,7 @@ from fastreader.models.passes.query_temperature import TEMPERATURE
 from fastreader.models.rewriting.fused.attention import Angles
 from fastreader.models.rewriting.fused.layer import FusedLayer
 from fastreader.models.rewriting.fused.trace import Windows, sample
-from fastreader.ops.decoder_step import Layer, Layers, RowKeys, Shape, decoder_step
+from fastreader.ops.decoder_step import Layer, Shape, StackedLayers, StepKeys, decoder_step
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,7 +39,7 @@ class FusedStep:
 
     embedding: nn.Module
     rotary: nn.Module
-    layers: Layers
+    layers: StackedLayers
     norm: nn.Module
     grids: int | None = None
 
@@ -74,7 +74,7 @@ class FusedStep:
                 return step if same else "the model does more than embed, run its layers and normalise"
         return reason
 
-    def __call__(self, token_ids: npt.NDArray[np.int64], positions: npt.NDArray[np.int32], keys: RowKeys) -> Tensor:
+    def __call__(self, token_ids: npt.NDArray[np.int64], positions: npt.NDArray[np.int32], keys: StepKeys) -> Tensor:
         """Return the final states [B, E] of one new token of each row."""
         stream, angles = self._embedded(torch.from_numpy(token_ids), torch.from_numpy(positions).long())
         decoder_step(stream[0], self.layers, (angles[0][0], angles[1][0]), keys)
@@ -101,7 +101,7 @@ class FusedStep:
         return stream, angles
 
 
-def _layers(modules: list[FusedLayer], windows: Windows) -> Layers | str:
+def _layers(modules: list[FusedLayer], windows: Windows) -> StackedLayers | str:
     """Return the layers as the op takes them, or why it does not."""
     layers, shapes = [], set()
     for module, window in zip(modules, windows, strict=True):
@@ -141,6 +141,6 @@ def _layers(modules: list[FusedLayer], windows: Windows) -> Layers | str:
     if len(shapes) > 1:
         return "the layers differ"
     try:
-        return Layers(layers, shapes.pop())
+        return StackedLayers(layers, shapes.pop())
     except InputError as error:
         return str(error)
