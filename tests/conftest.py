@@ -9,7 +9,7 @@ from unittest.mock import patch
 import hypothesis
 import pytest
 import torch
-from support import PACKAGED, byte_tokenizer, tiny_llama
+from helpers.support import PACKAGED, byte_tokenizer, tiny_llama
 
 from fastreader.models.loading.packaged import folder_of, is_cached
 from fastreader.ops.dispatch import SERVED

@@ -196,7 +196,7 @@ def test_milliseconds_a_step(script):
 def test_llamacpp_writing_is_a_way_of_generation(script, monkeypatch):
     generation = script("generation")
     transformers = importlib.import_module("transformers")
-    from support import byte_tokenizer
+    from helpers.support import byte_tokenizer
 
     monkeypatch.setattr(transformers.AutoTokenizer, "from_pretrained", lambda _: byte_tokenizer())
     monkeypatch.setattr(generation.gguf_file, "find", lambda *_: Path("f"))

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support import QUESTIONS, byte_tokenizer, tiny_llama
+from helpers.support import QUESTIONS, byte_tokenizer, tiny_llama
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 

@@ -2,7 +2,7 @@ import json
 
 import pytest
 import torch
-from support import byte_tokenizer, tiny_llama
+from helpers.support import byte_tokenizer, tiny_llama
 from typer.testing import CliRunner
 
 from fastreader.cli import app

@@ -7,7 +7,7 @@ from unittest import mock
 import numpy as np
 import pytest
 import typer
-from commands import COMMAND, ONE, ids, made_up, piped, run
+from helpers.commands import COMMAND, ONE, ids, made_up, piped, run
 from rich.text import Text
 
 from fastreader import PermutationScores, Reader, __version__, cli

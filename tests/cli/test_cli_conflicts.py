@@ -2,7 +2,7 @@
 
 import json
 
-from commands import run
+from helpers.commands import run
 
 from fastreader.passages.conflicts import Conflicts
 

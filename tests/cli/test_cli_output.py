@@ -9,8 +9,8 @@ import sys
 import time
 
 import pytest
-from commands import COMMAND, ONE, ids, run
-from support import byte_tokenizer, tiny_llama
+from helpers.commands import COMMAND, ONE, ids, run
+from helpers.support import byte_tokenizer, tiny_llama
 
 from fastreader.cli.inputs import check_output, check_writable
 from fastreader.cli.output import trec_lines

@@ -1,6 +1,6 @@
 import io
 
-from commands import ONE, made_up, run
+from helpers.commands import ONE, made_up, run
 from rich.console import Console
 
 from fastreader import Reader

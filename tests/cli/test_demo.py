@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from support import byte_tokenizer, tiny_llama
+from helpers.support import byte_tokenizer, tiny_llama
 from typer.testing import CliRunner
 
 from fastreader.cli import app

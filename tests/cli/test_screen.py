@@ -6,7 +6,7 @@ import logging
 import sys
 
 import pytest
-from commands import run
+from helpers.commands import run
 from rich.console import Console
 from rich.table import Table
 

@@ -7,8 +7,8 @@ import subprocess
 import sys
 
 import pytest
-from commands import COMMAND, ids, run
-from forks import Forked, after
+from helpers.commands import COMMAND, ids, run
+from helpers.forks import Forked, after
 
 from fastreader.cli.stopping import Stopped, stop_on_signals
 from fastreader.reader.reader import Reader

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from support import write_data as write
+from helpers.support import write_data as write
 
 from fastreader.data import Example, Passage, load_beir, load_qrels, save_examples
 from fastreader.errors import InputError

@@ -10,9 +10,9 @@ import sys
 import textwrap
 
 import pytest
+from helpers.support import write_data as write
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support import write_data as write
 
 from fastreader.data import (
     Example,

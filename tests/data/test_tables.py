@@ -5,7 +5,7 @@ import json
 import warnings
 
 import pytest
-from support import QUESTIONS
+from helpers.support import QUESTIONS
 
 import fastreader as fr
 from fastreader.data import SkippedRows, iter_examples

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import numpy as np
-from scripted import ScriptedReader
+from helpers.scripted import ScriptedReader
 
 WEB = [
     ("w1", "Nile", "The Nile flows through Cairo in Egypt. " + "Boats carry people along the river every day. " * 40),

@@ -1,6 +1,6 @@
 import pytest
 from eor_cases import CountingReader
-from support import byte_tokenizer, tiny_llama
+from helpers.support import byte_tokenizer, tiny_llama
 
 from fastreader.data import Passage
 from fastreader.eor import SHORT, Answers, Document, Retrieval, Texts, answer, is_answer, is_refusal, load_texts

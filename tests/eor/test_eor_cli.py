@@ -9,9 +9,9 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from commands import run
 from eor_cases import WEB, WIKI, passage_file, simulate
-from support import byte_tokenizer, tiny_llama
+from helpers.commands import run
+from helpers.support import byte_tokenizer, tiny_llama
 
 from fastreader.data.result_log import iter_results
 from fastreader.eor import Answers, Voter, correctness

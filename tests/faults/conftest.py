@@ -1,8 +1,8 @@
 import json
 
 import pytest
-from commands import run as command
 from fault_runs import runs
+from helpers.commands import run as command
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from forks import Forked
+from helpers.forks import Forked
 
 from fastreader.data.result_log import iter_results
 

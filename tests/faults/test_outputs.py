@@ -13,9 +13,9 @@ import time
 from pathlib import Path
 
 import pytest
-from commands import COMMAND
 from fault_runs import NAMES, start
-from forks import after
+from helpers.commands import COMMAND
+from helpers.forks import after
 
 FAKETIME = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1")
 QUICK = ("score",)  # by each run of the tests; the others by `make faults`

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from engine_server import Engine, in_process
-from support import byte_tokenizer, tiny_llama
+from helpers.engine_server import Engine, in_process
+from helpers.support import byte_tokenizer, tiny_llama
 
 import fastreader as fr
 from fastreader import eor, errors, moi, noise, statistics, sure

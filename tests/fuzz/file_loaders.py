@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from commands import made_up
 from file_rows import FLASH, PASSAGES, QUESTION, RANK
+from helpers.commands import made_up
 
 from fastreader import PermutationScores, Reader, Template
 from fastreader.cli.vote import _read as read_votes

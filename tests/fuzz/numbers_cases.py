@@ -17,10 +17,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from families import COMMON, FAMILIES, LONGROPE, tiny
 from fuzzing import LONG
+from helpers.families import COMMON, FAMILIES, LONGROPE, tiny
+from helpers.support import byte_tokenizer
 from hypothesis import strategies as st
-from support import byte_tokenizer
 
 from fastreader import Reader
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from fuzzing import LONG
-from support import byte_tokenizer, random_sequences, tiny_llama
+from helpers.support import byte_tokenizer, random_sequences, tiny_llama
 
 from fastreader import Example, Passage, Reader, score_permutations
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from families import tiny
-from support import byte_tokenizer, one_by_one, random_sequences
+from helpers.families import tiny
+from helpers.support import byte_tokenizer, one_by_one, random_sequences
 
 from fastreader import Reader
 

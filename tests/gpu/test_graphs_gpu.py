@@ -6,8 +6,8 @@ import copy
 
 import numpy as np
 import pytest
-from families import tiny
-from support import byte_tokenizer
+from helpers.families import tiny
+from helpers.support import byte_tokenizer
 
 from fastreader import Reader
 from fastreader.models.passes.pass_graphs import VARIABLE

@@ -6,8 +6,8 @@ import copy
 
 import numpy as np
 import pytest
-from families import tiny
-from support import byte_tokenizer, one_by_one, random_sequences
+from helpers.families import tiny
+from helpers.support import byte_tokenizer, one_by_one, random_sequences
 
 from fastreader import Reader
 from fastreader.errors import UnsupportedModelError

@@ -6,7 +6,7 @@ import json
 import warnings
 
 import pytest
-from support import framework
+from helpers.support import framework
 
 from fastreader.errors import InputError
 

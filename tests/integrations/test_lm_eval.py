@@ -9,7 +9,7 @@ import warnings
 
 import pytest
 import transformers
-from support import QUESTIONS, byte_tokenizer, text_pairs, tiny_llama
+from helpers.support import QUESTIONS, byte_tokenizer, text_pairs, tiny_llama
 
 from fastreader import Reader, load_examples
 from fastreader.core.tree import PrefixTree

@@ -4,7 +4,7 @@ import subprocess
 import sys
 
 import pytest
-from support import framework
+from helpers.support import framework
 
 import fastreader as fr
 from fastreader.errors import InputError

@@ -10,7 +10,7 @@ import subprocess
 import sys
 
 import pytest
-from support import framework
+from helpers.support import framework
 
 import fastreader as fr
 from fastreader.data.result_log import ResultLog, iter_results

@@ -5,8 +5,8 @@ import os
 import sys
 
 import pytest
-from commands import run
-from support import framework
+from helpers.commands import run
+from helpers.support import framework
 
 import fastreader as fr
 from fastreader.data.result_log import iter_results

@@ -7,7 +7,7 @@ import sys
 import urllib.request
 
 import pytest
-from support import framework
+from helpers.support import framework
 
 import fastreader as fr
 from fastreader.errors import InputError, NotReloadableError

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from families import COMMON, FAMILIES, LONGROPE, tiny
-from support import byte_tokenizer, one_by_one, random_sequences
+from helpers.families import COMMON, FAMILIES, LONGROPE, tiny
+from helpers.support import byte_tokenizer, one_by_one, random_sequences
 
 from fastreader import Reader
 from fastreader.errors import ContextOverflowError, UnsupportedModelError

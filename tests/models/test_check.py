@@ -4,11 +4,11 @@ import json
 
 import numpy as np
 import pytest
-import registry
 import torch
-from families import COMMON, FAMILIES, tiny
-from mutants import MUTANTS
-from support import byte_tokenizer, one_by_one, random_sequences, tiny_llama
+from helpers import registry
+from helpers.families import COMMON, FAMILIES, tiny
+from helpers.mutants import MUTANTS
+from helpers.support import byte_tokenizer, one_by_one, random_sequences, tiny_llama
 
 from fastreader import Reader
 from fastreader.errors import InputError, ModelFileError, UnsupportedModelError

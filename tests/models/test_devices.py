@@ -5,10 +5,10 @@ import copy
 import accelerate
 import numpy as np
 import pytest
-import registry
 import torch
-from families import FAMILIES, tiny
-from support import byte_tokenizer, one_by_one, random_sequences
+from helpers import registry
+from helpers.families import FAMILIES, tiny
+from helpers.support import byte_tokenizer, one_by_one, random_sequences
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map

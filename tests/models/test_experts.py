@@ -5,9 +5,9 @@ import copy
 import numpy as np
 import pytest
 import torch
-from families import MOE, tiny
-from registry import patterns, tiny_model
-from support import byte_tokenizer, one_by_one, random_sequences
+from helpers.families import MOE, tiny
+from helpers.registry import patterns, tiny_model
+from helpers.support import byte_tokenizer, one_by_one, random_sequences
 
 from fastreader import Reader
 from fastreader.errors import UnsupportedModelError

@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 import torch
-from support import byte_tokenizer
+from helpers.support import byte_tokenizer
 from test_architectures import tiny
 from torch import nn
 from transformers.models.llama import modeling_llama

@@ -3,7 +3,7 @@ import struct
 import numpy as np
 import pytest
 import torch
-from support import byte_tokenizer, tiny_llama
+from helpers.support import byte_tokenizer, tiny_llama
 
 from fastreader.errors import ModelFileError
 from fastreader.models.loading import gguf

@@ -4,8 +4,8 @@ import json
 
 import pytest
 import torch
+from helpers.support import PACKAGED, tiny_llama
 from safetensors import safe_open
-from support import PACKAGED, tiny_llama
 from test_gguf import write
 
 from fastreader import Reader

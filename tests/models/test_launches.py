@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from support import tiny_llama
+from helpers.support import tiny_llama
 
 pytest.importorskip("triton")
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks" / "gpu"))

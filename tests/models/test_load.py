@@ -6,7 +6,7 @@ import sys
 import huggingface_hub
 import pytest
 import torch
-from support import byte_tokenizer, tiny_llama
+from helpers.support import byte_tokenizer, tiny_llama
 
 from fastreader import Reader
 from fastreader.cli.inputs import model_settings

@@ -8,8 +8,8 @@ import threading
 import numpy as np
 import pytest
 import torch
+from helpers.support import byte_tokenizer, random_sequences, tiny_llama
 from safetensors.torch import load_file, save_file
-from support import byte_tokenizer, random_sequences, tiny_llama
 
 from fastreader import Reader
 from fastreader.errors import FastreaderError, ModelFileError, ModelNotFoundError, UnsupportedModelError

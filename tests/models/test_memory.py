@@ -2,7 +2,7 @@ import os
 
 import pytest
 import torch
-from support import byte_tokenizer, tiny_llama
+from helpers.support import byte_tokenizer, tiny_llama
 
 from fastreader import Reader
 from fastreader.models.machine import memory

@@ -8,8 +8,8 @@ import peft
 import pytest
 import torch
 import transformers
+from helpers.support import byte_tokenizer
 from safetensors.torch import load_file, save_file
-from support import byte_tokenizer
 
 import fastreader as fr
 from fastreader.errors import UnsupportedModelError

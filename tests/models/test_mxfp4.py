@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 import torch
+from helpers.support import byte_tokenizer, one_by_one, random_sequences
 from safetensors.torch import load_file, save_file
-from support import byte_tokenizer, one_by_one, random_sequences
 from transformers import AutoModelForCausalLM, GptOssConfig, GptOssForCausalLM
 
 from fastreader import Reader

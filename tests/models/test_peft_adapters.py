@@ -7,8 +7,8 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from commands import run
-from support import byte_tokenizer, one_by_one, random_sequences, tiny_llama
+from helpers.commands import run
+from helpers.support import byte_tokenizer, one_by_one, random_sequences, tiny_llama
 
 from fastreader import PermutationScores, Reader, score_permutations
 from fastreader.errors import InputError, ModelFileError, ModelNotFoundError, UnsupportedModelError
@@ -177,7 +177,7 @@ def test_adapters_that_transformers_added_are_merged_too():
 
 
 def test_an_adapter_of_experts(tmp_path):
-    from families import tiny
+    from helpers.families import tiny
 
     model = tiny("Mixtral")
     config = peft.LoraConfig(
@@ -315,7 +315,7 @@ def test_an_adapter_for_another_model_is_rejected(case, folders):
 
 
 def test_an_adapter_for_another_architecture_is_rejected(folders):
-    from families import tiny
+    from helpers.families import tiny
 
     base, adapter = folders
     save(peft.get_peft_model(tiny("GPT2"), peft.LoraConfig(r=4, target_modules=["c_attn"])), adapter)

@@ -7,8 +7,8 @@ import logging
 import numpy as np
 import pytest
 import torch
-from registry import PATTERNS, tiny_model
-from support import byte_tokenizer, one_by_one, random_sequences, tiny_llama
+from helpers.registry import PATTERNS, tiny_model
+from helpers.support import byte_tokenizer, one_by_one, random_sequences, tiny_llama
 from test_multimodal import qwen2_5_vl, weighty
 from torch import nn
 from transformers import (
@@ -363,7 +363,7 @@ def test_a_quantised_head_is_rejected():
 
 
 def test_experts_run_unless_they_are_quantised():
-    from families import tiny
+    from helpers.families import tiny
 
     model = library(Quantised, tiny("Mixtral"))
     reader = Reader.load((model, byte_tokenizer()), precision="exact")
@@ -376,7 +376,7 @@ def test_experts_run_unless_they_are_quantised():
 
 
 def test_quantised_layers_beside_other_weights_are_rejected():
-    from families import tiny
+    from helpers.families import tiny
 
     model = library(Quantised, tiny("OPT"))
     model.model.decoder.layers[0].register_parameter("extra", nn.Parameter(torch.ones(2, 2)))

@@ -5,9 +5,9 @@ import copy
 import numpy as np
 import pytest
 import torch
-from mutants import MUTANTS
-from registry import PATTERNS, VOCABULARY, patterns, tiny_model
-from support import byte_tokenizer, in_float64, one_by_one, random_sequences
+from helpers.mutants import MUTANTS
+from helpers.registry import PATTERNS, VOCABULARY, patterns, tiny_model
+from helpers.support import byte_tokenizer, in_float64, one_by_one, random_sequences
 
 from fastreader import Reader
 from fastreader.core.tree import PrefixTree

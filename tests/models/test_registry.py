@@ -6,9 +6,9 @@ from importlib import metadata
 import numpy as np
 import pytest
 import torch
-from registry import ASIDE, NAMES, PATTERNS, VOCABULARY, families, patterns, tiny_model
-from support import byte_tokenizer, one_by_one
-from sweep import PAGE, README, line, page, sentence, verdict
+from helpers.registry import ASIDE, NAMES, PATTERNS, VOCABULARY, families, patterns, tiny_model
+from helpers.support import byte_tokenizer, one_by_one
+from helpers.sweep import PAGE, README, line, page, sentence, verdict
 
 from fastreader import Reader
 from fastreader.core.tree import PrefixTree
@@ -32,7 +32,7 @@ def built_here(family):
         try:
             tiny_model(family, patterns(family)[0])
         except Exception as error:  # of many types, from its own code
-            pytest.skip(f"{family} is new, and does not build with the values of tests/registry.py: {error!r}")
+            pytest.skip(f"{family} is new, and does not build with the values of tests/helpers/registry.py: {error!r}")
     return patterns(family)
 
 
@@ -45,7 +45,7 @@ def test_each_family_is_right_or_refused_as_listed(family):
         assert found.right or found.refused, found
         assert found.matters > 1e-3, "the order of the text does not matter, so nothing is tested"
     if metadata.version("transformers") == VERSION:
-        assert LISTED[family] == line(family, verdicts), "run tests/sweep.py, which writes the page"
+        assert LISTED[family] == line(family, verdicts), "run tests/helpers/sweep.py, which writes the page"
 
 
 @pytest.mark.filterwarnings("ignore")

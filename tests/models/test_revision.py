@@ -4,8 +4,8 @@ import shutil
 
 import pytest
 import torch
+from helpers.support import CHAT_TEMPLATE, byte_tokenizer, tiny_llama
 from safetensors.torch import save_file
-from support import CHAT_TEMPLATE, byte_tokenizer, tiny_llama
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from fastreader import Reader

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from support import byte_tokenizer
+from helpers.support import byte_tokenizer
 from test_architectures import tiny
 
 from fastreader import Reader

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from families import COMMON
-from mutants import MUTANTS
-from support import byte_tokenizer, one_by_one, random_sequences
+from helpers.families import COMMON
+from helpers.mutants import MUTANTS
+from helpers.support import byte_tokenizer, one_by_one, random_sequences
 
 from fastreader import Reader
 from fastreader.core.tree import PrefixTree

@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from commands import ids, run
+from helpers.commands import ids, run
 from lib.simulate import bias_shape, simulate
 
 import fastreader as fr

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from support import one_by_one
+from helpers.support import one_by_one
 
 import fastreader as fr
 from fastreader.errors import InputError

@@ -4,7 +4,7 @@ import shutil
 from dataclasses import replace
 
 import pytest
-from commands import ids, run
+from helpers.commands import ids, run
 
 import fastreader as fr
 from fastreader import moi

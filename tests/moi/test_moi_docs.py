@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
-from support import byte_tokenizer, tiny_llama
+from helpers.support import byte_tokenizer, tiny_llama
 
 ROOT = Path(__file__).parents[2]
 

@@ -2,8 +2,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from helpers.support import byte_tokenizer, tiny_llama
 from lib.simulate import bias_shape
-from support import byte_tokenizer, tiny_llama
 from test_debias import known
 
 import fastreader as fr

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 import pytest
+from helpers.scripted import ScriptedReader
 from noise_cases import FIRST, example, pool
-from scripted import ScriptedReader
 
 from fastreader import noise
 from fastreader.core.tree import PrefixTree

@@ -7,8 +7,8 @@ import json
 import numpy as np
 import pytest
 import torch
+from helpers.support import byte_tokenizer, tiny_llama
 from noise_cases import example, pool
-from support import byte_tokenizer, tiny_llama
 
 from fastreader import Reader, noise
 from fastreader.errors import InputError

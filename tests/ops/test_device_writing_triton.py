@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from helpers.support import byte_tokenizer, tiny_llama
 from recorded import Graphs
-from support import byte_tokenizer, tiny_llama
 
 from fastreader import Reader
 from fastreader.core.protocol import Generation

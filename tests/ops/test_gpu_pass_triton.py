@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support import one_by_one, tiny_llama
+from helpers.support import one_by_one, tiny_llama
 
 from fastreader.core.tree import PrefixTree
 from fastreader.models.tree_model import TreeModel
@@ -37,8 +37,8 @@ def test_a_pass_gives_the_numbers_of_transformers(precision: str, products: str,
 
 @pytest.mark.parametrize("family", ["qwen3_next", "recurrent_gemma"])
 def test_a_hybrid_pass_gives_the_numbers_of_transformers(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from helpers.registry import patterns, tiny_model
     from pretended import pretended
-    from registry import patterns, tiny_model
 
     from fastreader.ops.recurrent import ScanPlan
 

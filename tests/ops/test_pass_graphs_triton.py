@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from helpers.support import one_by_one, tiny_llama
 from recorded import Graphs
-from support import one_by_one, tiny_llama
 
 from fastreader.core.tree import PrefixTree
 from fastreader.models.passes import pass_graphs

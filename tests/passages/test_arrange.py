@@ -124,7 +124,7 @@ def test_what_cannot_place(make, message):
 
 
 def test_the_command_writes_what_can_be_read_again(tmp_path):
-    from support import QUESTIONS
+    from helpers.support import QUESTIONS
     from typer.testing import CliRunner
 
     from fastreader.cli.commands import app

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 import torch
-from families import FAMILIES, tiny
-from support import byte_tokenizer
+from helpers.families import FAMILIES, tiny
+from helpers.support import byte_tokenizer
 
 from fastreader import Reader
 from fastreader.models.passes import decode_keys

@@ -2,7 +2,7 @@
 
 import numpy as np
 import torch
-from support import tiny_llama
+from helpers.support import tiny_llama
 
 
 def test_best_tokens_are_those_of_the_model(tiny_reader):

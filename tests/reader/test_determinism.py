@@ -12,8 +12,8 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
-from families import FAMILIES, tiny
-from support import byte_tokenizer
+from helpers.families import FAMILIES, tiny
+from helpers.support import byte_tokenizer
 
 from fastreader import Reader
 from fastreader.errors import InputError, UnsupportedImplementationError, UnsupportedModelError

@@ -3,7 +3,7 @@ import sys
 import threading
 
 import pytest
-from support import byte_tokenizer
+from helpers.support import byte_tokenizer
 
 from fastreader.errors import InputError, UnsupportedModelError
 from fastreader.reader.prompts.encoder import TextEncoder

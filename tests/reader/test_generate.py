@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 import torch
-from families import LONGROPE, tiny
-from support import byte_tokenizer, tiny_llama
+from helpers.families import LONGROPE, tiny
+from helpers.support import byte_tokenizer, tiny_llama
 
 from fastreader import Reader
 from fastreader.core.protocol import Generation, Results

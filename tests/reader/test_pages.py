@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from support import QUESTIONS
+from helpers.support import QUESTIONS
 
 ROOT = Path(__file__).parents[2]
 SHOWN = {

@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from support import byte_tokenizer, tiny_llama
+from helpers.support import byte_tokenizer, tiny_llama
 
 from fastreader import Reader
 from fastreader.data.answer_cache import Cache

@@ -3,7 +3,7 @@ import json
 from datetime import date
 
 import pytest
-from support import byte_tokenizer
+from helpers.support import byte_tokenizer
 
 from fastreader import Passage, Template
 from fastreader.errors import InputError, UnsupportedModelError

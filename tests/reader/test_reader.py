@@ -5,7 +5,7 @@ import threading
 import numpy as np
 import pytest
 import torch
-from support import byte_tokenizer, one_by_one, random_sequences, tiny_llama
+from helpers.support import byte_tokenizer, one_by_one, random_sequences, tiny_llama
 
 from fastreader import Reader
 from fastreader.errors import (

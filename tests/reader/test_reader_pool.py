@@ -6,7 +6,7 @@ import threading
 
 import numpy as np
 import pytest
-from support import byte_tokenizer, tiny_llama
+from helpers.support import byte_tokenizer, tiny_llama
 
 import fastreader as fr
 from fastreader.errors import InputError, NumericsError

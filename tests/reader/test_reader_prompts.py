@@ -1,7 +1,7 @@
 """Reader.prompt, prefix and continuation: token ids that prompts share, and what they read as."""
 
 import pytest
-from support import byte_tokenizer, tiny_llama
+from helpers.support import byte_tokenizer, tiny_llama
 
 from fastreader import Reader
 from fastreader.errors import InputError

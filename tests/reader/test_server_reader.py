@@ -3,7 +3,7 @@
 import itertools
 
 import pytest
-from engine_server import Engine, running
+from helpers.engine_server import Engine, running
 
 import fastreader as fr
 from fastreader import eor, noise, sure

@@ -6,8 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import torch
-from families import LONGROPE, tiny
-from support import byte_tokenizer
+from helpers.families import LONGROPE, tiny
+from helpers.support import byte_tokenizer
 
 from fastreader import Example, Passage, Reader, permutation_cost, score_permutations
 from fastreader.core.protocol import ReaderProtocol

@@ -1,9 +1,9 @@
 """Stop strings in a text that grows, however its tokens cut them."""
 
 import pytest
+from helpers.support import byte_tokenizer
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import byte_tokenizer
 
 from fastreader.core.options import GenerateOptions
 from fastreader.errors import InputError

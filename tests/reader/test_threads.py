@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import torch
-from support import random_sequences
+from helpers.support import random_sequences
 
 from fastreader import Reader
 from fastreader.errors import FastreaderError, ModelNotFoundError
@@ -193,7 +193,7 @@ FORK = """
 import os, sys
 sys.path[:0] = {path!r}
 import torch
-from support import byte_tokenizer, tiny_llama
+from helpers.support import byte_tokenizer, tiny_llama
 from test_threads import scored
 from fastreader import Reader
 assert torch.get_num_threads() == 2

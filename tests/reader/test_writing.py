@@ -7,8 +7,8 @@ import functools
 import numpy as np
 import pytest
 import torch
-from families import tiny
-from support import byte_tokenizer
+from helpers.families import tiny
+from helpers.support import byte_tokenizer
 from test_determinism import PRODUCTS, in_a_session, in_threads
 
 from fastreader import Reader

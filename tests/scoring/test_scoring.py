@@ -3,7 +3,7 @@ import sys
 
 import numpy as np
 import pytest
-from support import QUESTIONS, one_by_one
+from helpers.support import QUESTIONS, one_by_one
 
 from fastreader import (
     Example,

@@ -8,7 +8,7 @@ import pickle
 
 import pytest
 import torch
-from support import byte_tokenizer, tiny_llama
+from helpers.support import byte_tokenizer, tiny_llama
 
 from fastreader import Reader
 from fastreader.errors import FastreaderError

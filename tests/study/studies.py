@@ -2,7 +2,7 @@
 
 import json
 
-from scripted import ScriptedReader
+from helpers.scripted import ScriptedReader
 
 from fastreader.study import RunFolder, Study, run_study
 

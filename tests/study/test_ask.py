@@ -5,7 +5,7 @@ from dataclasses import replace
 from unittest import mock
 
 import pytest
-from commands import run as run_command
+from helpers.commands import run as run_command
 
 import fastreader as fr
 from fastreader import moi

@@ -1,5 +1,5 @@
 import pytest
-from scripted import ScriptedReader
+from helpers.scripted import ScriptedReader
 
 from fastreader.data.answer_cache import Cache
 from fastreader.errors import InputError

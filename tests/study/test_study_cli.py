@@ -5,7 +5,7 @@ import sys
 from unittest import mock
 
 import pytest
-from scripted import ScriptedReader
+from helpers.scripted import ScriptedReader
 from typer.testing import CliRunner
 
 from fastreader import cli

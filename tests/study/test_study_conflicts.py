@@ -4,8 +4,8 @@ import csv
 import json
 
 import pytest
-from scripted import ScriptedReader
-from support import byte_tokenizer
+from helpers.scripted import ScriptedReader
+from helpers.support import byte_tokenizer
 
 import fastreader as fr
 from fastreader.errors import InputError

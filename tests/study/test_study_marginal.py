@@ -1,7 +1,7 @@
 """The method `marginal` in a study, and the report's curve of risk against coverage."""
 
 import pytest
-from support import byte_tokenizer, tiny_llama
+from helpers.support import byte_tokenizer, tiny_llama
 
 import fastreader as fr
 from fastreader.errors import InputError

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from scripted import ScriptedReader
+from helpers.scripted import ScriptedReader
 
 from fastreader.errors import InputError
 from fastreader.report import Report

@@ -4,7 +4,7 @@ import json
 from dataclasses import replace
 
 import pytest
-from scripted import ScriptedReader
+from helpers.scripted import ScriptedReader
 
 from fastreader import load_examples, rerank
 from fastreader.errors import InputError, OutOfBudgetError

@@ -6,7 +6,7 @@ import json
 
 import numpy as np
 import pytest
-from scripted import ScriptedReader
+from helpers.scripted import ScriptedReader
 from test_study_run import Killed
 
 from fastreader import Example, Passage, noise

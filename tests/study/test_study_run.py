@@ -4,7 +4,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from scripted import ScriptedReader
+from helpers.scripted import ScriptedReader
 
 from fastreader.errors import ContextOverflowError, InputError
 from fastreader.study import RunFolder, Study

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from scripted import ScriptedReader
+from helpers.scripted import ScriptedReader
 
 from fastreader.errors import InputError
 from fastreader.reader.prompts.template import Template

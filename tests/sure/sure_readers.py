@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from typing import ClassVar
 
-from scripted import ScriptedReader
+from helpers.scripted import ScriptedReader
 
 from fastreader.core.protocol import Generation, Loglikelihood, Results
 from fastreader.core.tree import PrefixTree, TreeStats

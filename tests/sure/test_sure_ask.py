@@ -6,10 +6,10 @@ import io
 import json
 from unittest import mock
 
-import commands
 import pytest
+from helpers import commands
+from helpers.scripted import ScriptedReader
 from rich.console import Console
-from scripted import ScriptedReader
 from sure_readers import script
 
 from fastreader import sure

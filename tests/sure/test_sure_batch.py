@@ -7,7 +7,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from scripted import ScriptedReader
+from helpers.scripted import ScriptedReader
 from sure_readers import TokenReader, script
 
 from fastreader import Example, Passage, sure
@@ -158,7 +158,7 @@ def test_a_question_that_a_method_cannot_answer_is_reported(tmp_path):
 
 
 def test_a_missing_chat_template_is_reported_for_each_question(tmp_path):
-    from support import byte_tokenizer, tiny_llama
+    from helpers.support import byte_tokenizer, tiny_llama
 
     from fastreader import Reader
 

@@ -6,8 +6,8 @@ import json
 from dataclasses import replace
 
 import pytest
-from scripted import ScriptedReader
-from support import QUESTIONS
+from helpers.scripted import ScriptedReader
+from helpers.support import QUESTIONS
 from sure_readers import predicted, script, stage_of
 
 from fastreader import Example, Passage, load_examples, sure

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from scripted import ScriptedReader
+from helpers.scripted import ScriptedReader
 from sure_readers import script
 
 from fastreader import Passage, sure

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from scripted import ScriptedReader
+from helpers.scripted import ScriptedReader
 from sure_readers import TokenReader, compared, predicted, script, stage_of
 
 from fastreader import Passage, sure

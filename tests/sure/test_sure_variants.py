@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from scripted import ScriptedReader
+from helpers.scripted import ScriptedReader
 from sure_readers import TokenReader, script, stage_of
 
 from fastreader import Passage, sure

@@ -1,5 +1,5 @@
 import pytest
-from serve_support import serving
+from helpers.serve_support import serving
 
 pytest.importorskip("fastapi", reason="needs the extra serve")
 

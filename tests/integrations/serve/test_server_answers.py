@@ -1,7 +1,7 @@
 """What the server answers is what the direct call returns, for its own fields and through real clients."""
 
 import pytest
-from serve_support import serving
+from helpers.serve_support import serving
 
 import fastreader as fr
 from fastreader.scoring.reading import read

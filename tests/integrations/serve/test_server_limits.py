@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
-from serve_support import serving
+from helpers.serve_support import serving
 from typer.testing import CliRunner
 
 from fastreader.cli.commands import app as command

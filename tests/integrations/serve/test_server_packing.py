@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from serve_support import serving
+from helpers.serve_support import serving
 
 import fastreader as fr
 from fastreader.errors import NumericsError

@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 import pytest
+from helpers.serve_support import serving
 from lib.simulate import bias_shape, simulate
-from serve_support import serving
 
 import fastreader as fr
 from fastreader.integrations.serve.settings import ServerSettings

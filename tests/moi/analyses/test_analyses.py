@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from support import byte_tokenizer, one_by_one, tiny_llama
+from helpers.support import byte_tokenizer, one_by_one, tiny_llama
 
 from fastreader import Example, Passage, Reader, Template
 from fastreader.errors import InputError

@@ -6,7 +6,7 @@ import itertools
 
 import numpy as np
 import pytest
-from support import byte_tokenizer, one_by_one, tiny_llama
+from helpers.support import byte_tokenizer, one_by_one, tiny_llama
 
 from fastreader import Passage, Reader, Template
 from fastreader.core.tree import PrefixTree

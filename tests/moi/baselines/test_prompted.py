@@ -7,10 +7,10 @@ import re
 
 import numpy as np
 import pytest
+from helpers.scripted import ScriptedReader
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import kendalltau
-from scripted import ScriptedReader
 
 from fastreader import Passage
 from fastreader.errors import InputError, MissingExtraError

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from support import byte_tokenizer, tiny_llama
+from helpers.support import byte_tokenizer, tiny_llama
 
 from fastreader.core.tree import PrefixTree
 from fastreader.models.passes.packed_keys import AttentionParams
@@ -22,7 +22,7 @@ from fastreader.moi.distill import LoraSettings, Student  # noqa: E402
 
 
 def a_tree(rng, longest=30, count=6):
-    from support import random_sequences
+    from helpers.support import random_sequences
 
     return PrefixTree.build(random_sequences(rng, 20, count, longest))
 

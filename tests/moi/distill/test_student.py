@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from support import byte_tokenizer, one_by_one, tiny_llama
+from helpers.support import byte_tokenizer, one_by_one, tiny_llama
 
 from fastreader import Reader
 from fastreader.errors import ContextOverflowError, InputError, UnsupportedModelError

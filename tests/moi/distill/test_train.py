@@ -9,7 +9,7 @@ import sys
 import numpy as np
 import pytest
 import torch
-from support import byte_tokenizer, tiny_llama
+from helpers.support import byte_tokenizer, tiny_llama
 
 from fastreader import Example, Passage, Reader, Template, score_permutations
 from fastreader.errors import ContextOverflowError, InputError, ModelFileError

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from support import one_by_one, tiny_llama
+from helpers.support import one_by_one, tiny_llama
 
 import fastreader as fr
 from fastreader.core.protocol import ReaderWrapper

@@ -3,8 +3,8 @@
 import json
 
 import pytest
-from commands import run
-from support import QUESTIONS
+from helpers.commands import run
+from helpers.support import QUESTIONS
 
 import fastreader as fr
 

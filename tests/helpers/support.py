@@ -14,7 +14,7 @@ import pytest
 import torch
 
 PACKAGED = "smollm2-135m"
-QUESTIONS = Path(__file__).parent.parent / "examples" / "questions.jsonl"
+QUESTIONS = Path(__file__).parents[2] / "examples" / "questions.jsonl"
 CHAT_TEMPLATE = (
     "{% for m in messages %}{{ '<|' + m['role'] + '|>\n' + m['content'] + '<|end|>\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|assistant|>\n' }}{% endif %}"

@@ -1,6 +1,6 @@
 """Verdicts on every causal LM that transformers registers, and the page that lists them.
 
-`python tests/sweep.py` writes docs/readers.md and the sentence about families in README.md.
+`PYTHONPATH=tests python -m helpers.sweep` writes docs/readers.md and the sentence about families in README.md.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from registry import ASIDE, RECURRENT, VOCABULARY, families, patterns, tiny_model
-from support import byte_tokenizer, in_float64, one_by_one, random_sequences
 
 from fastreader import Reader
 from fastreader.errors import UnsupportedModelError
+from helpers.registry import ASIDE, RECURRENT, VOCABULARY, families, patterns, tiny_model
+from helpers.support import byte_tokenizer, in_float64, one_by_one, random_sequences
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PAGE, README = ROOT / "docs" / "readers.md", ROOT / "README.md"
 TOLERANCE = 1e-5  # nats a token, in float32
 _NEW_TOKENS = 8
