@@ -112,6 +112,12 @@ def test_modules_without_a_reader_import_no_torch():
 def test_pages_and_code_read_as_english(tmp_path):
     assert english.findings() == []
     assert english.PATTERN.search(" ".join(["it", "is", "said"])) and not english.PATTERN.search("as it says")
+    assert english.METAPHOR.search("As for `x`.") and english.METAPHOR.search("a block " + "beside the other")
+    assert not english.METAPHOR.search("x.strip() of the Eiffel Tower, besides")
+    page = tmp_path / "page.py"
+    page.write_text('"""Return x; raise\n\nit."""\ny = "text"  # why\n')
+    assert list(english.summaries(page)) == [(1, "Return x; raise")]
+    assert [text for _, text in english.prose(page, data=True)] == ['"""Return x; raise', "", 'it."""', "# why"]
 
 
 def test_one_version():
