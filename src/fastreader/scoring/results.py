@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import os
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from fastreader.core.checked import checked_methods
-from fastreader.core.checks import check_output, given, located
+from fastreader.core.checks import given
 from fastreader.core.drawing import new_figure
 from fastreader.core.frames import data_frame
 from fastreader.core.tree import TreeStats
-from fastreader.data.files import read_object, write_json
+from fastreader.data.record import SavedRecord
 from fastreader.errors import InputError
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class TokenLogprobs:
 
 @checked_methods
 @dataclass(frozen=True, eq=False)
-class PermutationScores:
+class PermutationScores(SavedRecord):
     """Log-likelihoods under M orderings of L passages and K candidates, in nats.
 
     Attributes:
@@ -96,6 +96,20 @@ class PermutationScores:
     query_logprobs: FloatArray | None = None
     template_digest: str = ""
 
+    _indent = None
+    _shapes: ClassVar = {
+        "permutations": "M L",
+        "candidates": "K",
+        "logprobs": "M K",
+        "question_logprobs": "M",
+        "candidate_tokens": "K",
+        "passages_tokens": "M",
+        "greedy": "M K",
+        "passages_logprobs": "M",
+        "closed_book_logprobs": "K",
+        "query_logprobs": "N",
+    }
+
     def normalised(self, by: str = "sum") -> FloatArray:
         """Return candidate scores, float64 [M, K], nats.
 
@@ -133,67 +147,8 @@ class PermutationScores:
         return self.candidates[int(self.consensus().argmax())] if self.candidates else None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything as JSON values, from which `from_dict` rebuilds it exactly."""
-        out: dict[str, Any] = {"id": self.id}
-        for name in self.__dataclass_fields__:
-            value = getattr(self, name)
-            if isinstance(value, np.ndarray):
-                value = value.tolist()
-            elif isinstance(value, (TreeStats, TokenLogprobs)):
-                value = asdict(value)
-            out[name] = value
-        out["truncated_tokens"] = {str(k): v for k, v in self.truncated_tokens.items()}
-        return out
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> PermutationScores:
-        """Rebuild from `to_dict`; keys that are not attributes are ignored.
-
-        Raises:
-            InputError: if an attribute is missing or has another shape.
-        """
-        known = {k: v for k, v in values.items() if k in cls.__dataclass_fields__}
-        try:
-            count = len(known["permutations"])
-            shape = (count, len(known["candidates"]))
-            arrays: dict[str, Any] = {
-                "permutations": np.asarray(known["permutations"], dtype=np.int64).reshape(count, -1),
-                "logprobs": np.asarray(known["logprobs"], dtype=np.float64).reshape(shape),
-                "greedy": np.asarray(known["greedy"], dtype=bool).reshape(shape),
-                "question_logprobs": np.asarray(known["question_logprobs"], dtype=np.float64).reshape(count),
-                "candidate_tokens": np.asarray(known["candidate_tokens"], dtype=np.int64).reshape(shape[1]),
-                "passages_tokens": np.asarray(known["passages_tokens"], dtype=np.int64).reshape(count),
-                "stats": TreeStats(**known["stats"]),
-                "truncated_tokens": {int(k): int(v) for k, v in known.get("truncated_tokens", {}).items()},
-            }
-            for name, length in (("passages_logprobs", count), ("closed_book_logprobs", shape[1])):
-                if known.get(name) is not None:
-                    arrays[name] = np.asarray(known[name], dtype=np.float64).reshape(length)
-            if known.get("query_logprobs") is not None:
-                arrays["query_logprobs"] = np.asarray(known["query_logprobs"], dtype=np.float64).reshape(-1)
-            if known.get("token_logprobs") is not None:
-                arrays["token_logprobs"] = TokenLogprobs(**known["token_logprobs"])
-            if not all(isinstance(c, str) for c in known["candidates"]) or isinstance(known["candidates"], str):
-                raise ValueError("candidates must be a list of texts")
-            return cls(**{**known, **arrays})
-        except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
-            raise InputError(f"PermutationScores.from_dict: {error!r} in values with keys {sorted(values)}") from error
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write as JSON, whole or not at all."""
-        check_output("path", path)
-        write_json(path, self.to_dict(), indent=None)
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> PermutationScores:
-        """Read what `save` wrote.
-
-        Raises:
-            InputError: if the file is not JSON or not such a result.
-        """
-        values = read_object(path)
-        with located(os.fspath(path)):
-            return cls.from_dict(values)
+        """Return all attributes as JSON values, the id first; `from_dict` rebuilds them exactly."""
+        return {"id": self.id, **super().to_dict()}
 
     def to_pandas(self) -> Any:
         """Return a pandas DataFrame with a row for each ordering and candidate.
