@@ -35,7 +35,7 @@ def modules(package="fastreader"):
 
 
 def test_no_circles_and_few_layers():
-    entries = house.root_entries(GRAPH)
+    entries = house.rooms(GRAPH)
     assert house.circles(GRAPH) == [] and house.circles(entries) == []
     assert len(entries) <= house.BARS["entries at the root"]
     assert len(house.longest_path(entries)) <= house.BARS["layers"]
