@@ -265,7 +265,7 @@ QUOTED = [
     ("eor.md", "##", "Measured", "", "eor_study.md", set()),
     ("moi-baselines.md", "###", "Other analyses", "", "moi_analyses.md", {"0.22", "-14.84", "0.90", "-15.53"}),
     ("conflicts.md", "##", "Measured", "", "conflicts/report.md", set()),
-    ("conflicts.md", "##", "Answers over orderings", "What", "orderings/report.md", set()),
+    ("conflicts.md", "##", "Answers over orderings", "`fr.statistics`", "orderings/report.md", set()),
     ("noise.md", "##", "Measured", "These results differ", "noise_study.md", set()),  # the table has its own p values
 ]
 

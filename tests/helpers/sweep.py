@@ -119,7 +119,7 @@ def line(family: str, verdicts: list[Verdict]) -> str:
     """Return the page's row of a family."""
     refused = list(dict.fromkeys(v.refused.replace("|", "/") for v in verdicts if v.refused is not None))
     ran = sum(v.right for v in verdicts)
-    found = "right" if ran == len(verdicts) else f"right in {ran} of {len(verdicts)} patterns" if ran else "refused"
+    found = "right" if ran == len(verdicts) else f"right in {ran} of {len(verdicts)} patterns" if ran else "rejected"
     return f"| `{family}` | {len(verdicts)} | {found} | {'; '.join(refused)} |"
 
 
