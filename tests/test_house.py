@@ -80,7 +80,7 @@ def test_import_paths_on_pages_exist(page):
     paths = set(re.findall(r"\bfastreader(?:\.[A-Za-z_]\w*)+", text))
     paths |= {
         f"{module}.{name.split(' as ')[0].strip()}"
-        for module, names in re.findall(r"^from (fastreader[\w.]*) import ([\w, ]+)$", text, re.MULTILINE)
+        for module, names in re.findall(r"^ *from (fastreader[\w.]*) import ([\w, ]+)$", text, re.MULTILINE)
         for name in names.split(",")
     }
     for path in paths - {"fastreader.egg"}:

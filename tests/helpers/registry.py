@@ -353,7 +353,7 @@ ASIDE: dict[str, str] = {
     "reformer": "attention to hashed buckets, in reversible layers",
     "xlnet": "permutations of a text and a memory of earlier ones",
     "git": "captions of images, read in both directions",
-    "gemma3n": "its text model is `gemma3n_text`; its tower needs timm",
+    "gemma3n": "its text model is `gemma3n_text`; its encoder needs timm",
     "gemma4_assistant": "drafts for another model, whose keys and states it reads",
     "gemma4_unified_assistant": "drafts for another model, whose keys and states it reads",
 }

@@ -82,7 +82,7 @@ UNSUPPORTED = {
     "Rwkv": ({}, "takes no position_ids"),
     "Zaya": ({"num_experts_per_tok": 1, "head_dim": 16}, "layer 0 is 'hybrid'"),
     "Falcon": ({"alibi": True, "num_kv_heads": 2}, "rounded to bfloat16"),
-    "Doge": ({}, "an attention mask of its own"),
+    "Doge": ({}, "its own attention mask"),
 }
 
 

@@ -179,7 +179,7 @@ def attention_forward(
         if argument not in _IGNORED and given is not None and given is not False and not selects_all:
             raise UnsupportedModelError(f"{name} passes {argument} to attention, which the packed pass ignores")
     if attention_mask is not None and attention_mask.numel() > 1:  # one value is the mask that `ask_for_mask` asks for
-        raise UnsupportedModelError(f"{name} passes an attention mask of its own, which the packed pass ignores")
+        raise UnsupportedModelError(f"{name} passes its own attention mask, which the packed pass ignores")
     if dropout:
         raise UnsupportedModelError(f"{name} uses dropout {dropout}; put the model in evaluation mode")
     if others.get("is_causal") is False:
