@@ -115,16 +115,6 @@ def test_hand_example():
     assert tree.subtree_end.tolist() == [1, 7, 7, 4, 7, 7, 7]
     assert tree.parent.tolist() == [-1, -1, 1, 2, 2, 4, 5]
     assert tree.stats.total_tokens == 4 + 5 + 5 + 6 + 2
-    assert tree.sum_pairs(np.arange(len(tree.sources))).shape == (5,)
-
-
-def test_sum_pairs_adds_each_sequence():
-    tree = PrefixTree.build([([1], [2, 3]), ([1], [2]), ([7], [])])
-    values = {(s, t): float(10 * t + i) for i, (s, t) in enumerate(zip(tree.sources, tree.targets, strict=True))}
-    flat = np.array([values[s, t] for s, t in zip(tree.sources, tree.targets, strict=True)])
-    two = flat[tree.targets == 2][0]
-    three = flat[tree.targets == 3][0]
-    assert tree.sum_pairs(flat).tolist() == [two + three, two, 0.0]
 
 
 def test_a_million_tokens():

@@ -262,7 +262,6 @@ ROWS: dict[str, Row] = {
     "PermutationScores.save": lambda w: (w.scores, {"path": w.path("out.json")}),
     "PrefixTree.build": lambda w: {"sequences": [([5], [6])]},
     "PrefixTree.path": lambda w: (w.tree, {"index": 1}),
-    "PrefixTree.sum_pairs": lambda w: (w.tree, {"values": np.zeros(2)}),
     "Reader": lambda w: {
         "model": tiny_llama(),
         "tokenizer": byte_tokenizer(),

@@ -102,11 +102,6 @@ def is_int(value: object) -> bool:
     return isinstance(value, _INTEGERS) and not isinstance(value, bool)
 
 
-def is_number(value: object) -> bool:
-    """Return whether `value` is a real number of Python or NumPy, and not a bool."""
-    return isinstance(value, _NUMBERS) and not isinstance(value, bool)
-
-
 def fits_float(value: Any) -> bool:
     """Return whether a float can hold the number `value`: an integer of 400 digits is too large."""
     try:

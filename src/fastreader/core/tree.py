@@ -134,18 +134,6 @@ class PrefixTree:
             steps.append(int(self.parent[steps[-1]]))
         return steps[::-1]
 
-    @checked
-    def sum_pairs(self, values: npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:
-        """Sum values [R] of the (source, target) pairs over each sequence: float64 [S].
-
-        Raises:
-            InputError: if `values` has another shape.
-        """
-        expect(values.shape == self.targets.shape, "values", f"shape {list(self.targets.shape)}", values)
-        running: npt.NDArray[np.float64] = np.concatenate([[0.0], np.cumsum(values.astype(np.float64)[self.pairs])])
-        totals: npt.NDArray[np.float64] = running[self.offsets[1:]] - running[self.offsets[:-1]]
-        return totals
-
 
 @dataclass(frozen=True)
 class _Sorted:
