@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fastreader.core.checks import expect
+from fastreader.core.halving import by_halves
 from fastreader.core.progress import track
 from fastreader.core.protocol import ScoringReader, SequenceScores
 from fastreader.core.tree import TreeStats
@@ -87,24 +88,22 @@ def _run(
     advance: Callable[[int], None],
     on_error: OnError | None,
 ) -> Iterator[PermutationScores]:
-    """Run one pass; on failure, retry example by example so the error names the right one."""
-    jobs = [w.job for w in waiting]
-    try:
-        results = score_jobs(reader, jobs)
-    except (InputError, OutOfBudgetError, NumericsError) as error:
-        if len(waiting) > 1:
-            for one in waiting:
-                yield from _run(reader, [one], advance, on_error)
-            return
-        located = type(error)(f"{waiting[0].name}: {error}")
+    """Run one pass, or by halves if it fails, so that the error names its own example."""
+
+    def scored(part: Sequence[_Waiting]) -> list[PermutationScores]:
+        return score_jobs(reader, [each.job for each in part])
+
+    results = by_halves(waiting, scored, (InputError, OutOfBudgetError, NumericsError))
+    for each, result in zip(waiting, results, strict=True):
+        if isinstance(result, PermutationScores):
+            advance(1)
+            yield result
+            continue
+        located = type(result)(f"{each.name}: {result}")
         if on_error is None:
-            raise located from error
-        on_error(waiting[0].index, waiting[0].example, located)
+            raise located from result
+        on_error(each.index, each.example, located)
         advance(1)
-        return
-    for result in results:
-        advance(1)
-        yield result
 
 
 def score_jobs(reader: ScoringReader, jobs: list[ScoringJob]) -> list[PermutationScores]:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fastreader.core.checks import expect
+from fastreader.core.halving import by_halves
 from fastreader.data import Example
 from fastreader.data.result_log import ResultLog
 from fastreader.errors import ContextOverflowError
@@ -62,14 +63,13 @@ def _attention(
     template: NoiseTemplate,
     max_batch_tokens: int | None,
 ) -> dict[str, AnswerAttention | ContextOverflowError]:
-    """Return the attention of each layout's answer, from one pass; if an answer is too long, from one pass each."""
-    try:
-        return {**layout_attention(reader, question, replies, template=template, max_batch_tokens=max_batch_tokens)}
-    except ContextOverflowError as error:
-        if len(replies) == 1:
-            return dict.fromkeys(replies, error)
-    single = (_attention(reader, question, {label: one}, template, max_batch_tokens) for label, one in replies.items())
-    return {label: found for each in single for label, found in each.items()}
+    """Return the attention of each layout's answer, or the error of an answer that is too long."""
+
+    def attend(part: Sequence[tuple[str, tuple[Layout, str]]]) -> list[AnswerAttention]:
+        options: dict[str, Any] = {"template": template, "max_batch_tokens": max_batch_tokens}
+        return list(layout_attention(reader, question, dict(part), **options).values())
+
+    return dict(zip(replies, by_halves(list(replies.items()), attend, ContextOverflowError), strict=True))
 
 
 class _MissingReplies:

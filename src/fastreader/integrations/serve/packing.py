@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate, islice, takewhile
 from typing import Any
 
+from fastreader.core.halving import by_halves
 from fastreader.core.options import GenerateOptions
 from fastreader.core.protocol import Generation, Results, SequenceScores, TextOrTokens
 from fastreader.core.tree import PrefixTree, Tokens, TreeStats
@@ -142,10 +143,14 @@ class Packer:
 
     def _loop(self) -> None:
         while jobs := self._next():
-            if len(jobs) > 1 and self._try(jobs):
-                continue
-            for job in jobs:  # alone, so that a call that fails harms no other
-                self._alone(job)
+            # By halves if a pass fails, so that a call that fails harms no other.
+            for job, found in zip(jobs, by_halves(jobs, self._results, BaseException), strict=True):
+                if not job.future.set_running_or_notify_cancel():
+                    continue
+                if isinstance(found, BaseException):  # the caller raises it
+                    job.future.set_exception(found)
+                else:
+                    job.future.set_result(found)
 
     def _next(self) -> list[_WaitingCall]:
         """Wait for calls; return the oldest, and of the others those that join its pass. Empty once closed."""
@@ -179,24 +184,8 @@ class Packer:
                 joined.append(job)
         return joined
 
-    def _try(self, jobs: Sequence[_WaitingCall]) -> bool:
-        """Run calls in one pass; return whether all have their results."""
-        try:
-            results = self._scored(jobs) if jobs[0].pairs else self._written(jobs)
-        except Exception:  # each is tried alone and then raises its own error
-            return False
-        for job, result in zip(jobs, results, strict=True):
-            if job.future.set_running_or_notify_cancel():
-                job.future.set_result(result)
-        return True
-
-    def _alone(self, job: _WaitingCall) -> None:
-        if not job.future.set_running_or_notify_cancel():
-            return
-        try:
-            job.future.set_result(*(self._scored([job]) if job.pairs else self._written([job])))
-        except BaseException as error:  # the caller raises it
-            job.future.set_exception(error)
+    def _results(self, jobs: Sequence[_WaitingCall]) -> Sequence[Any]:
+        return self._scored(jobs) if jobs[0].pairs else self._written(jobs)
 
     def _scored(self, jobs: Sequence[_WaitingCall]) -> list[SequenceScores]:
         pairs = [pair for job in jobs for pair in job.pairs]

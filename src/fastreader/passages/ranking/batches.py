@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from fastreader.core.halving import by_halves
 from fastreader.data import Example
 from fastreader.errors import FastreaderError, InputError, NumericsError, OutOfBudgetError
 from fastreader.passages.ranking.rerank import ReaderLike, rerank
@@ -18,7 +19,7 @@ def rerank_many(
     on_error: Callable[[Example, FastreaderError], None] | None = None,
     **options: Any,
 ) -> Iterator[Reranked]:
-    """Yield the rankings of questions that are scored together; if that fails, of each by itself.
+    """Yield the rankings of questions that are scored together, or by halves if that fails.
 
     Args:
         reader: as for `rerank`.
@@ -29,16 +30,16 @@ def rerank_many(
     Raises:
         InputError, NumericsError, OutOfBudgetError: as `rerank`, with the question's id.
     """
-    try:
-        yield from rerank(reader, examples, **options)
-        return
-    except (InputError, NumericsError, OutOfBudgetError) as error:
-        failed: FastreaderError = error
-    for example in examples:
-        try:
-            yield from rerank(reader, [example], **options)
-        except (InputError, NumericsError, OutOfBudgetError) as error:
-            located = type(error)(f"id {example.id}: {error}")
-            if on_error is None:
-                raise located from failed
-            on_error(example, located)
+
+    def ranked(part: Sequence[Example]) -> list[Reranked]:
+        return rerank(reader, part, **options)
+
+    rankings = by_halves(examples, ranked, (InputError, NumericsError, OutOfBudgetError))
+    for example, found in zip(examples, rankings, strict=True):
+        if isinstance(found, Reranked):
+            yield found
+            continue
+        located = type(found)(f"id {example.id}: {found}")
+        if on_error is None:
+            raise located from found
+        on_error(example, located)

@@ -7,6 +7,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
+from fastreader.core.halving import by_halves
 from fastreader.core.protocol import TextOrTokens
 from fastreader.errors import FastreaderError
 from fastreader.reader.programs.checkpoint import Checkpoint, Replies
@@ -59,7 +60,7 @@ def run(
 
     In each round every program has one open request. Requests for the same reader, of the same kind and with the same
     options, become one call, so that the reader shares common prefixes and decodes the prompts together; equal greedy
-    prompts are decoded once. If a call raises, it is repeated for each program by itself, so that only the programs
+    prompts are decoded once. If a call raises, it is repeated by halves of its programs, so that only the programs
     whose own call fails end with the error.
 
     Args:
@@ -85,12 +86,18 @@ def run(
                 kind = request.max_new_tokens, request.n, request.temperature, request.seed, request.stop
             calls.setdefault((id(one.readers.of(request.stage)), kind), []).append(one)
         for members in calls.values():
-            _call(members, checkpoint)
+            for one, answer in zip(members, by_halves(members, _call, FastreaderError), strict=True):
+                if isinstance(answer, FastreaderError):
+                    one.advance(error=answer)
+                    continue
+                if checkpoint is not None and one.request is not None:
+                    checkpoint.record(one.index, one.step, one.request, *answer)
+                one.advance(*answer)
     return [one.outcome for one in running]
 
 
-def _call(members: list[_Running[T]], checkpoint: Checkpoint | None) -> None:
-    """Send the requests of all members, which are of one kind, in one call; if it raises, in one call each."""
+def _call(members: Sequence[_Running[T]]) -> list[tuple[Replies, StageCost]]:
+    """Send the requests of all members, which are of one kind, in one call, and return the replies to each."""
     first: Any = members[0].request
     reader = members[0].readers.of(first.stage)
     greedy = isinstance(first, Score) or first.temperature == 0
@@ -110,35 +117,27 @@ def _call(members: list[_Running[T]], checkpoint: Checkpoint | None) -> None:
                 items.append(item)
             rows[-1].append(places[key])
     results: Any
-    try:
-        if isinstance(first, Score):
-            results = reader.loglikelihood(items)
-        else:
-            results = reader.generate(
-                items,
-                max_new_tokens=first.max_new_tokens,
-                n=first.n,
-                temperature=first.temperature,
-                seed=first.seed,
-                stop=first.stop,
-                progress=False,
-            )
-    except FastreaderError as error:
-        if len(members) == 1:
-            members[0].advance(error=error)
-        else:
-            for one in members:
-                _call([one], checkpoint)
-        return
+    if isinstance(first, Score):
+        results = reader.loglikelihood(items)
+    else:
+        results = reader.generate(
+            items,
+            max_new_tokens=first.max_new_tokens,
+            n=first.n,
+            temperature=first.temperature,
+            seed=first.seed,
+            stop=first.stop,
+            progress=False,
+        )
     separate = len(members) == 1 and len(items) == len(rows[0]) and not isinstance(reader, PrefixReader)
+    answers = []
     for one, row in zip(members, rows, strict=True):
         request = one.request
         replies = list(map(results.__getitem__, row))
         cached = functools.partial(reader.cached, one.index) if isinstance(reader, PrefixReader) else None
         cost = request_cost(request, replies, results.seconds, results.stats if separate else None, cached)
-        if checkpoint is not None:
-            checkpoint.record(one.index, one.step, request, replies, cost)
-        one.advance(replies, cost)
+        answers.append((replies, cost))
+    return answers
 
 
 def _hashable(text: TextOrTokens) -> Hashable:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from fastreader.core.checks import expect, require
+from fastreader.core.halving import by_halves
 from fastreader.core.tree import TreeStats
 from fastreader.data import Example, Passage
 from fastreader.data.fingerprints import file_stamp
@@ -56,25 +57,17 @@ class EorMethod(StudyMethod):
     def programs(self, batch: Batch) -> list[Program[Answered]]:
         """Return the programs; the first one that starts retrieves and answers for the whole batch.
 
-        If that fails, each question runs by itself, so that a question that fails does not affect the others.
+        If that fails, the batch runs by halves, so that a question that fails does not affect the others.
         """
+
+        def answered(examples: Sequence[Example]) -> list[tuple[Answers, Answered]]:
+            return self._answers(replace(batch, examples=examples))
 
         @functools.cache
         def together() -> list[_Found]:
-            try:
-                return list(self._answers(batch))
-            except FastreaderError as error:
-                if len(batch.examples) == 1:
-                    return [error]
-            return [self._single(batch, example) for example in batch.examples]
+            return list(by_halves(batch.examples, answered, FastreaderError))
 
         return [self._program(i, together) for i in range(len(batch.examples))]
-
-    def _single(self, batch: Batch, example: Example) -> _Found:
-        try:
-            return self._answers(replace(batch, examples=[example]))[0]
-        except FastreaderError as error:
-            return error
 
     def _answers(self, batch: Batch) -> list[tuple[Answers, Answered]]:
         with batch.reader.metered() as meter:
