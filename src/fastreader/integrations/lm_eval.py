@@ -13,6 +13,7 @@ import numpy as np
 from fastreader.core.checks import check_choice, check_int, expect
 from fastreader.core.protocol import ScoringReader
 from fastreader.errors import MissingExtraError
+from fastreader.reader.fitting import leave_room
 
 try:
     from jinja2 import TemplateError
@@ -196,11 +197,11 @@ class FastreaderLM(TemplateLM):
         """Return a request with its context cut on the left, as HFLM cuts it."""
         expect(bool(context), f"requests[{index}]: context", "at least one token", context)
         expect(bool(continuation), f"requests[{index}]: continuation", "at least one token", continuation)
-        kept = self.max_length + 1 - len(continuation)
-        expect(kept > 0, f"requests[{index}]: continuation", f"at most {self.max_length} tokens", len(continuation))
-        if len(context) > kept:
-            _log.warning("requests[%d]: cut %d tokens off the left of the context", index, len(context) - kept)
-        return context[-kept:], continuation
+        names = {"name": f"requests[{index}]: context", "new_name": f"requests[{index}]: continuation"}
+        kept = leave_room(context, len(continuation), self.max_length, "truncate", of=self.reader.name, **names)
+        if cut := len(context) - len(kept):
+            _log.warning("requests[%d]: cut %d tokens off the left of the context", index, cut)
+        return list(kept), continuation
 
     def loglikelihood_rolling(self, requests: Sequence[Instance], disable_tqdm: bool = False) -> list[float]:
         """Return the log-likelihood of whole texts, in nats, in the harness's windows of at most `max_length`."""
@@ -227,9 +228,11 @@ class FastreaderLM(TemplateLM):
             groups.setdefault(json.dumps(request.args[1], sort_keys=True, default=repr), []).append(i)
         for members in groups.values():
             options, until = self._options(requests[members[0]].args[1])
-            room = self.max_length - options["max_new_tokens"]
-            expect(room > 0, "max_gen_toks", f"less than max_length, {self.max_length}", options["max_new_tokens"])
-            prompts = [self.tok_encode(requests[i].args[0])[-room:] for i in members]
+            new, limit = options["max_new_tokens"], self.max_length
+            expect(new < limit, "max_gen_toks", f"less than max_length, {limit}", new)
+            contexts = [self.tok_encode(requests[i].args[0]) for i in members]
+            # The harness counts the last new token, as engines do.
+            prompts = [leave_room(c, new, limit, "truncate", name="context", last_counts=True) for c in contexts]
             progress = False if disable_tqdm else None
             written = self.reader.generate(
                 prompts, seed=self.seed, max_batch_tokens=self.max_batch_tokens, progress=progress, **options

@@ -16,11 +16,12 @@ from fastreader.core.checks import check_choice, check_list, check_tokens, expec
 from fastreader.core.progress import track
 from fastreader.core.protocol import Loglikelihood, Results, SequenceScores, TextOrTokens
 from fastreader.core.tree import PrefixTree, Tokens, TreeStats
-from fastreader.errors import ContextOverflowError, NumericsError
+from fastreader.errors import NumericsError
 from fastreader.models.passes.key_values import KeyValues, Reuse
 from fastreader.models.passes.prefix_cache import PrefixCache
 from fastreader.models.tree_model import TreeModel
 from fastreader.ops.linear_logprob import LogprobStats
+from fastreader.reader.fitting import leave_room
 from fastreader.reader.local_model import LocalModel
 from fastreader.reader.prompts.encoder import TextEncoder
 
@@ -168,7 +169,10 @@ def encode_requests(
     sequences, truncated = [], []
     for i, request in enumerate(requests):
         context, continuation = _encode(encoder, i, request, special_tokens)
-        kept = context if on_overflow == "error" else _truncated(context, continuation, max_length)
+        kept = context
+        if on_overflow == "truncate":
+            name = f"requests[{i}]: continuation"
+            kept = leave_room(context, len(continuation), max_length, on_overflow, name="context", new_name=name)
         sequences.append((kept, continuation))
         truncated.append(len(context) - len(kept))
     return sequences, truncated
@@ -191,15 +195,3 @@ def _encode(
     check_tokens(f"{name}: continuation", continuation)
     require(len(continuation) > 0, f"{name}: expected a continuation to score, got no token")
     return encoder.prompt_tokens(context, f"{name}: context"), continuation
-
-
-def _truncated(context: Sequence[int], continuation: Sequence[int], limit: int | None) -> Sequence[int]:
-    """Return the end of a context that leaves room for its continuation."""
-    if limit is None or len(context) + len(continuation) - 1 <= limit:
-        return context
-    kept = limit + 1 - len(continuation)
-    if kept < 1:
-        raise ContextOverflowError(
-            f"a continuation of {len(continuation)} tokens does not fit the context of {limit} by itself"
-        )
-    return context[-kept:]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -17,13 +17,13 @@ from fastreader.core.options import GenerateOptions
 from fastreader.core.progress import track
 from fastreader.core.protocol import Generation, Results, TextOrTokens
 from fastreader.core.tree import IntArray, PrefixTree, TreeStats
-from fastreader.errors import ContextOverflowError
 from fastreader.models.passes import row_keys
 from fastreader.models.passes.decode_keys import DecodeKeys
 from fastreader.models.passes.key_values import Reuse
 from fastreader.models.passes.logit_head import LOGIT_BYTES
 from fastreader.models.passes.prefix_cache import PrefixCache
 from fastreader.models.tree_model import TreeModel
+from fastreader.reader.fitting import leave_room
 from fastreader.reader.generation.gpu_writing import check_finite, write_on_device
 from fastreader.reader.generation.sampling import pick, row_generator
 from fastreader.reader.generation.text_so_far import DecodedText, StopStrings
@@ -76,7 +76,7 @@ def _new_rows(local_model: LocalModel, prompts: Iterable[TextOrTokens], options:
     limit, most = local_model.model.max_length, options.max_new_tokens
     for i, prompt in enumerate(prompts):
         tokens = local_model.encoder.prompt_tokens(prompt, f"prompts[{i}]", special_tokens=options.special_tokens)
-        shown = _fitted(tokens, i, most, limit, local_model.name, options.on_overflow)
+        shown = leave_room(tokens, most, limit, options.on_overflow, name=f"prompts[{i}]", of=local_model.name)
         key = tuple(shown)
         for _ in range(options.n):
             # Repeated prompts continue the same random stream, so n copies give n different samples.
@@ -185,27 +185,3 @@ def _decode_step(
             row.add(token, logprob, eos, options.stop_token_ids)
             finished += bool(row.finish_reason)
     return finished
-
-
-def _fitted(
-    tokens: Sequence[int], index: int, max_new_tokens: int, limit: int | None, name: str, on_overflow: str
-) -> Sequence[int]:
-    """Return the prompt, or the end of it that leaves room for new tokens.
-
-    Raises:
-        ContextOverflowError: if there is no room.
-    """
-    if limit is None:
-        return tokens
-    if on_overflow == "error":
-        if len(tokens) > limit:
-            raise ContextOverflowError(
-                f"prompts[{index}] is {len(tokens)} tokens long, the context of {name} is {limit}: no room to write"
-            )
-        return tokens
-    kept = limit + 1 - max_new_tokens
-    if kept < 1:
-        raise ContextOverflowError(
-            f"max_new_tokens: {max_new_tokens} tokens leave no room for a prompt in the context of {name}, {limit}"
-        )
-    return tokens[-kept:]

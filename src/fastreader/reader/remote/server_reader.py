@@ -17,6 +17,7 @@ from fastreader.core.options import GenerateOptions
 from fastreader.core.protocol import Generation, Results, SequenceScores, TextOrTokens
 from fastreader.core.tree import PrefixTree, Tokens, TreeStats, partition
 from fastreader.errors import ContextOverflowError, EngineError, MissingExtraError, NumericsError
+from fastreader.reader.fitting import leave_room
 from fastreader.reader.prompts.encoder import TextEncoder
 from fastreader.reader.remote.dialects import DIALECTS, PROBES, Scored
 from fastreader.reader.score_reader import ScoreReader
@@ -216,25 +217,22 @@ class ServerReader(ScoreReader):
         settings = GenerateOptions(**options)
         rows = []
         for i, prompt in enumerate(prompts):
-            tokens = list(self.encoder.prompt_tokens(prompt, f"prompts[{i}]", special_tokens=settings.special_tokens))
-            rows.append(self._fitted(i, list(map(int, tokens)), settings))
+            tokens = self.encoder.prompt_tokens(prompt, f"prompts[{i}]", special_tokens=settings.special_tokens)
+            kept = leave_room(
+                list(map(int, tokens)),
+                settings.max_new_tokens,
+                self._max_length,
+                settings.on_overflow,
+                name=f"prompts[{i}]",
+                of=self.name,
+                last_counts=True,
+            )
+            rows.append((kept, len(tokens) - len(kept)))
         texts = self._all(lambda row: self._written(row[0], row[1], settings), rows)
         given = sum(len(tokens) for tokens, _ in rows)
         new = sum(len(text.token_ids) for group in texts for text in group)
         stats = TreeStats(len(rows) * settings.n, given * settings.n + new, given + new, new)
         return Results(texts, stats, len(rows), time.perf_counter() - started)
-
-    def _fitted(self, index: int, tokens: list[int], settings: GenerateOptions) -> tuple[list[int], int]:
-        """Return a prompt that leaves room for its text, and the number of tokens cut off its left."""
-        limit = self._max_length
-        if limit is None:
-            return tokens, 0
-        cut = max(0, len(tokens) + settings.max_new_tokens - limit) if settings.on_overflow == "truncate" else 0
-        if len(tokens) - cut >= limit or (cut and cut >= len(tokens)):
-            raise ContextOverflowError(
-                f"prompts[{index}] is {len(tokens)} tokens long, which leaves no room in the {limit} of {self.name}"
-            )
-        return tokens[cut:], cut
 
     def _requests(self, keys: Iterable[_Key]) -> list[_HttpRequest]:
         """Return what is sent for sequences: each once, equal prefixes in turn, next tokens of a context together."""
@@ -263,7 +261,7 @@ class ServerReader(ScoreReader):
         found = dialect.read_labels(reply, tokens, labels)
         return {((*tokens, label), first): one for label, one in zip(labels, found, strict=True)}
 
-    def _written(self, tokens: list[int], cut: int, settings: GenerateOptions) -> list[Generation]:
+    def _written(self, tokens: Sequence[int], cut: int, settings: GenerateOptions) -> list[Generation]:
         room = settings.max_new_tokens if self._max_length is None else self._max_length - len(tokens)
         asked: dict[str, Any] = {
             "model": self.name,
