@@ -197,8 +197,8 @@ class FastreaderLM(TemplateLM):
         """Return a request with its context cut on the left, as HFLM cuts it."""
         expect(bool(context), f"requests[{index}]: context", "at least one token", context)
         expect(bool(continuation), f"requests[{index}]: continuation", "at least one token", continuation)
-        names = {"name": f"requests[{index}]: context", "new_name": f"requests[{index}]: continuation"}
-        kept = leave_room(context, len(continuation), self.max_length, "truncate", of=self.reader.name, **names)
+        name = f"requests[{index}]: continuation"
+        kept = leave_room(context, len(continuation), self.max_length, "truncate", name="context", new_name=name)
         if cut := len(context) - len(kept):
             _log.warning("requests[%d]: cut %d tokens off the left of the context", index, cut)
         return list(kept), continuation

@@ -14,6 +14,7 @@ from fastreader.permutations import variable_length
 from fastreader.reader.prompts.pieces import PromptPieces, encode
 from fastreader.scoring.options import ScoreOptions
 from fastreader.scoring.overflow import Fitted, fit
+from fastreader.scoring.query_likelihood import question_after
 
 Pairs = list[tuple[list[int], list[int]]]
 
@@ -111,7 +112,7 @@ def _sequences(fitted: Fitted, options: ScoreOptions) -> Pairs:
     for order in fitted.design.permutations.tolist():
         body = pieces.body(order)
         context = pieces.head + body + tail  # one list for all candidates, so that it is checked and converted once
-        sequences.append(_question(pieces, body))
+        sequences.append(question_after(pieces, body))
         for candidate in pieces.candidates:
             sequences.append((context, candidate))
         if options.score_passages:
@@ -122,12 +123,5 @@ def _sequences(fitted: Fitted, options: ScoreOptions) -> Pairs:
             sequences.append((context, candidate))
     if options.query_likelihood:
         for passage in range(len(pieces.passages) - len(fitted.dropped)):
-            sequences.append(_question(pieces, pieces.body([passage])))
+            sequences.append(question_after(pieces, pieces.body([passage])))
     return sequences
-
-
-def _question(pieces: PromptPieces, body: list[int]) -> tuple[list[int], list[int]]:
-    """Return the question to score after these passages."""
-    if pieces.question_at is None:
-        return pieces.head + body + pieces.question_lead, pieces.question
-    return pieces.head[: pieces.question_at], pieces.head[pieces.question_at :]

@@ -13,20 +13,22 @@ import numpy as np
 
 from fastreader.core.checked import checked
 from fastreader.core.checks import check_int, expect
+from fastreader.data.arguments import make_example
 from fastreader.data.types import Passage
 from fastreader.errors import MissingExtraError, ModelNotFoundError
 from fastreader.moi.baselines.ordering import Ordering, by_score, check_passages, show
 
 if TYPE_CHECKING:
     from fastreader.core.protocol import ScoringReader
-    from fastreader.scoring.results import PermutationScores
+    from fastreader.reader.prompts.template import Template
+    from fastreader.scoring.query_likelihood import FloatArray, QueryLikelihoods
 
 
 @checked
 def qg(reader: ScoringReader, question: str, passages: Sequence[Passage], **options: Any) -> Ordering:
     """Score by query likelihood, ``u_p = log P(q | p)`` in nats (Sachan et al. 2022, "QG" in MoI)."""
     scores = _alone(reader, question, passages, **options)
-    return by_score("qg", scores.question_logprobs, scores.stats)
+    return by_score("qg", scores.logprobs, scores.stats)
 
 
 @checked
@@ -37,7 +39,7 @@ def bayes_saliency(reader: ScoringReader, question: str, passages: Sequence[Pass
     """
     scores = _alone(reader, question, passages, score_passages=True, **options)
     assert scores.passages_logprobs is not None
-    return by_score("bayes-saliency", scores.question_logprobs + scores.passages_logprobs, scores.stats)
+    return by_score("bayes-saliency", scores.logprobs + scores.passages_logprobs, scores.stats)
 
 
 @checked
@@ -49,24 +51,33 @@ def long_llm_lingua(reader: ScoringReader, question: str, passages: Sequence[Pas
     scores as high as one whose tokens are certain, and below 1/e, where most question tokens lie, the score falls as
     their probability rises.
     """
-    scores = _alone(reader, question, passages, token_logprobs=True, **options)
-    assert scores.token_logprobs is not None
-    values = [printed_score(tokens) for tokens in scores.token_logprobs.question]
-    return by_score("longllmlingua", values, scores.stats)
+    scores = _alone(reader, question, passages, **options)
+    return by_score("longllmlingua", [printed_score(tokens) for tokens in scores.token_logprobs], scores.stats)
 
 
-def printed_score(token_logprobs: Sequence[float]) -> float:
+def printed_score(token_logprobs: Sequence[float] | FloatArray) -> float:
     """Return ``sum_l exp(x_l) x_l`` of a question's token log-probabilities."""
     logs = np.asarray(token_logprobs, dtype=np.float64)
     return float((np.exp(logs) * logs).sum())
 
 
-def _alone(reader: ScoringReader, question: str, passages: Sequence[Passage], **options: Any) -> PermutationScores:
+def _alone(
+    reader: ScoringReader,
+    question: str,
+    passages: Sequence[Passage],
+    *,
+    template: Template | None = None,
+    **options: Any,
+) -> QueryLikelihoods:
     """Score the question after each passage alone, all in one pass."""
-    from fastreader.scoring.api import score_permutations
+    from fastreader.reader.prompts.template import as_template
+    from fastreader.scoring.query_likelihood import query_likelihoods
 
-    orders = np.arange(check_passages(passages))[:, None]
-    return score_permutations(reader, question, passages, permutations=orders, question_only=True, **options)
+    check_passages(passages)
+    example = make_example(question, passages)
+    asked = [(example.question, example.passages, "the question")]
+    (scores,) = query_likelihoods(reader, asked, as_template(template), **options)
+    return scores
 
 
 @checked

@@ -21,9 +21,9 @@ from fastreader.moi.baselines import METHODS
 from fastreader.moi.baselines.ordering import NOTHING_READ, Ordering
 from fastreader.moi.calibration.store import find
 from fastreader.moi.reorder.rerank import rerank as moi_rerank
-from fastreader.passages.ranking.query_likelihood import question_gains
 from fastreader.passages.ranking.results import Reranked, RerankResult
 from fastreader.reader.prompts.template import as_template
+from fastreader.scoring.query_likelihood import query_likelihoods
 
 if TYPE_CHECKING:
     from fastreader.moi.quantities.position_bias import PositionBias
@@ -191,26 +191,32 @@ def sigmoid(value: float) -> float:
     return 1 / (1 + math.exp(-value)) if value >= 0 else math.exp(value) / (1 + math.exp(value))
 
 
-def _by_likelihood(reader: ScoringReader, questions: Sequence[Example], **options: Any) -> list[Reranked]:
+def _by_likelihood(
+    reader: ScoringReader, questions: Sequence[Example], *, template: Template, **options: Any
+) -> list[Reranked]:
+    first = template.question_first
+    expect(not first, "template", "passages before the question, whose likelihood after each is compared", template)
     readable = [_readable(example) for example in questions]
     jobs = [
         (example.question, [example.passages[i] for i in kept], f"question {number}")
         for number, (example, kept) in enumerate(zip(questions, readable, strict=True))
         if kept
     ]
-    gains = question_gains(reader, jobs, **options)
+    likelihoods = query_likelihoods(reader, jobs, template, without=True, **options)
     rankings = []
     for example, kept in zip(questions, readable, strict=True):
         if not kept:
             rankings.append(_ranking(example, [], LIKELIHOOD, NOTHING_READ))
             continue
-        gain = next(gains)
+        found = next(likelihoods)
+        assert found.without is not None
+        gains = (found.logprobs - found.without) / len(found.token_logprobs[0])
         results = []
-        for i, value, cut in zip(kept, gain.values, gain.truncated, strict=True):
+        for i, value, cut in zip(kept, gains.tolist(), found.truncated, strict=True):
             note = f"cut by {cut} tokens to fit the model's context" if cut else ""
             results.append(RerankResult(i, example.passages[i], sigmoid(value), value, note))
         results.sort(key=lambda result: -(result.value or 0.0))  # ties keep the retriever's order
-        rankings.append(_ranking(example, results, LIKELIHOOD, gain.stats))
+        rankings.append(_ranking(example, results, LIKELIHOOD, found.stats))
     return rankings
 
 

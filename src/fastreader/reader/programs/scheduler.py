@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from fastreader.core.halving import by_halves
-from fastreader.core.protocol import TextOrTokens
 from fastreader.errors import FastreaderError
 from fastreader.reader.programs.checkpoint import Checkpoint, Replies
 from fastreader.reader.programs.costs import StageCost, request_cost
@@ -109,9 +108,11 @@ def _call(members: Sequence[_Running[T]]) -> list[tuple[Replies, StageCost]]:
         request: Any = one.request
         listed: Any = request.pairs if isinstance(request, Score) else request.prompts
         for item in listed:
-            key: Hashable = len(items)
+            key: tuple[Any, ...] = (len(items),)
             if greedy:
-                key = tuple(map(_hashable, item)) if isinstance(request, Score) else _hashable(item)
+                key = ()
+                for part in item if isinstance(request, Score) else (item,):
+                    key += (part if isinstance(part, str) else tuple(part),)
             if key not in places:
                 places[key] = len(items)
                 items.append(item)
@@ -138,7 +139,3 @@ def _call(members: Sequence[_Running[T]]) -> list[tuple[Replies, StageCost]]:
         cost = request_cost(request, replies, results.seconds, results.stats if separate else None, cached)
         answers.append((replies, cost))
     return answers
-
-
-def _hashable(text: TextOrTokens) -> Hashable:
-    return text if isinstance(text, str) else tuple(text)
