@@ -183,6 +183,8 @@ def test_bad_input(tiny_reader, materials):
         noise.answer_attention(tiny_reader, materials, {"gold": " "})
     with pytest.raises(InputError, match=r"mean_share: attentions: expected answers of one shape .* got \[\]"):
         noise.mean_share([])
-    with pytest.raises(InputError, match="expected the result of to_dict"):
+    with pytest.raises(
+        InputError, match=r"AnswerAttention.from_dict: entropy, prompt_tokens, answer_tokens, kinds missing in values"
+    ):
         AnswerAttention.from_dict({"attention": []})
     assert noise.answer_attention(tiny_reader, materials, {}) == {}

@@ -54,7 +54,7 @@ class SavedRecord(Record):
     """Base of dataclasses that also convert back, and are saved as files."""
 
     _shapes: ClassVar[Mapping[str, str]] = {}
-    """Dimensions of arrays and lists, by field: a letter stands for one size in all fields."""
+    """Dimensions of arrays and lists, by field: a letter represents one size in all fields."""
     _indent: ClassVar[int | None] = 1
     """Indent of the file; None writes one line."""
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from fastreader.core.checked import checked, checked_methods
-from fastreader.core.checks import check_int, expect, rebuilding, require
+from fastreader.core.checks import check_int, expect, require
 from fastreader.core.protocol import ReaderProtocol, Results, TextOrTokens
 from fastreader.core.tree import PrefixTree, TreeStats
+from fastreader.data.record import Record, rebuilt
 from fastreader.noise.layouts import Layout, LayoutSpec, MissingPassages, layout
 from fastreader.noise.materials import Materials
 from fastreader.noise.prompt import ContextBudget, NoiseTemplate
@@ -42,7 +43,7 @@ class NoiseAnswer:
 
 @checked_methods
 @dataclass(frozen=True)
-class NoiseAnswers:
+class NoiseAnswers(Record):
     """One question under all layouts; each layout is in exactly one of `answers`, `over_long` and `missing`.
 
     Attributes:
@@ -62,7 +63,7 @@ class NoiseAnswers:
 
     def to_dict(self) -> dict[str, Any]:
         """Return all values except the id as JSON."""
-        row = asdict(self)
+        row = super().to_dict()
         del row["id"]
         return row
 
@@ -71,14 +72,10 @@ class NoiseAnswers:
         """Create from the result of `to_dict`.
 
         Raises:
-            InputError: if a key is missing.
+            InputError: if a key is missing, or a value has another type.
         """
-        with rebuilding(f"NoiseAnswers: {id!r} is not a row of a noise study", row):
-            answers = {
-                name: NoiseAnswer(**{**answer, "kinds": tuple(answer["kinds"])})
-                for name, answer in row["answers"].items()
-            }
-            return cls(id, row["cluster"], answers, dict(row["over_long"]), dict(row["missing"]))
+        found: NoiseAnswers = rebuilt(cls, {**row, "id": id}, f"NoiseAnswers: {id!r} is not a row of a noise study")
+        return found
 
 
 @dataclass(frozen=True)

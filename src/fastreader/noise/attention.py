@@ -18,13 +18,14 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from fastreader.core.checked import checked, checked_methods
-from fastreader.core.checks import expect, rebuilding
+from fastreader.core.checks import expect
+from fastreader.data.record import SavedRecord
 from fastreader.noise.layouts import Layout, layout
 from fastreader.noise.materials import Materials
 from fastreader.noise.prompt import NoiseTemplate
@@ -37,7 +38,7 @@ FloatArray = npt.NDArray[np.float64]
 
 @checked_methods
 @dataclass(frozen=True, eq=False)
-class AnswerAttention:
+class AnswerAttention(SavedRecord):
     """Attention of one answer's tokens.
 
     Attributes:
@@ -54,6 +55,9 @@ class AnswerAttention:
     answer_tokens: int
     kinds: tuple[str, ...]
 
+    _nulls: ClassVar = {"entropy": np.nan}
+    _shapes: ClassVar = {"entropy": "layers", "kinds": "passages", "attention": "layers passages"}
+
     @property
     def share(self) -> FloatArray:
         """`attention`, normalised over the passages within each layer (the heat map of the paper's figure 3).
@@ -69,32 +73,6 @@ class AnswerAttention:
         """`entropy` divided by its maximum, log(prompt_tokens): float64 [layers], 0..1."""
         normalised: FloatArray = self.entropy / np.log(self.prompt_tokens)
         return normalised
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return all values as JSON; NaN becomes null."""
-        return {
-            "attention": self.attention.tolist(),
-            "entropy": [None if np.isnan(value) else value for value in self.entropy.tolist()],
-            "prompt_tokens": self.prompt_tokens,
-            "answer_tokens": self.answer_tokens,
-            "kinds": list(self.kinds),
-        }
-
-    @classmethod
-    def from_dict(cls, row: Mapping[str, Any]) -> AnswerAttention:
-        """Create from the result of `to_dict`.
-
-        Raises:
-            InputError: if a key is missing or a value has another shape.
-        """
-        with rebuilding("row: AnswerAttention: expected the result of to_dict", row):
-            return cls(
-                np.array(row["attention"], dtype=np.float64).reshape(len(row["entropy"]), len(row["kinds"])),
-                np.array([np.nan if value is None else value for value in row["entropy"]], dtype=np.float64),
-                row["prompt_tokens"],
-                row["answer_tokens"],
-                tuple(row["kinds"]),
-            )
 
 
 @checked

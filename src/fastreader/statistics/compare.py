@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Hashable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from fastreader.core.checked import checked, checked_methods
 from fastreader.core.checks import expect
+from fastreader.data.record import Record
 from fastreader.statistics.checks import numbers
 from fastreader.statistics.effects import cohens_d, discordant_odds_ratio, minimum_detectable_effect
 from fastreader.statistics.intervals import Interval, bootstrap, paired_bootstrap, wilson
@@ -76,18 +77,11 @@ class Contrast:
 
 @checked_methods
 @dataclass(frozen=True)
-class Comparison:
+class Comparison(Record):
     """The result of `compare`: `conditions` in the given order, `contrasts` of those that have a baseline."""
 
     conditions: list[Condition]
     contrasts: list[Contrast]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return all values as JSON values; NaN and infinities become null."""
-        return {
-            "conditions": [_row(condition) for condition in self.conditions],
-            "contrasts": [_row(contrast) for contrast in self.contrasts],
-        }
 
 
 @checked
@@ -199,8 +193,3 @@ def _binary(values: Any) -> bool:
 
 def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
-
-
-def _row(item: Condition | Contrast) -> dict[str, Any]:
-    values = {field.name: getattr(item, field.name) for field in fields(item)}
-    return {name: value.to_dict() if isinstance(value, Interval) else value for name, value in values.items()}

@@ -12,12 +12,13 @@ import numpy.typing as npt
 
 from fastreader.core.checked import checked, checked_methods
 from fastreader.core.checks import check_int, check_number, expect
+from fastreader.data.record import Record
 from fastreader.statistics.checks import FloatArray, numbers
 
 
 @checked_methods
 @dataclass(frozen=True)
-class ConformalSets:
+class ConformalSets(Record):
     """A threshold from questions whose right answer is known: candidates of at least this probability are in the set.
 
     Split conformal prediction (Vovk et al. 2005) with the score 1 - p(right answer), which gives the smallest sets on
@@ -84,10 +85,6 @@ class ConformalSets:
         order = np.argsort(-values, kind="stable")
         # The same arithmetic as in `fit`, so that a score equal to the limit is within it.
         return [int(i) for i in order if 1.0 - values[i] <= 1.0 - self.threshold + 1e-12]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return all attributes as JSON values."""
-        return dict(vars(self))
 
 
 @checked

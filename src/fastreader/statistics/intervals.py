@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ from scipy import stats
 
 from fastreader.core.checked import checked
 from fastreader.core.checks import MOST_RESAMPLES, check_int, check_number, random_generator
+from fastreader.data.record import Record
 from fastreader.statistics.checks import cluster_index, numbers, pair
 
 Values = Sequence[float] | npt.NDArray[np.floating] | npt.NDArray[np.integer] | npt.NDArray[np.bool_]
@@ -23,7 +23,7 @@ CELLS = 4_000_000
 
 
 @dataclass(frozen=True)
-class Interval:
+class Interval(Record):
     """An estimate with its confidence interval.
 
     Attributes:
@@ -42,10 +42,6 @@ class Interval:
 
     def __contains__(self, value: float) -> bool:
         return self.low <= value <= self.high
-
-    def to_dict(self) -> dict[str, float | None]:
-        """Return the attributes as JSON values; NaN and infinities become null."""
-        return {name: value if math.isfinite(value) else None for name, value in asdict(self).items()}
 
 
 @checked

@@ -6,20 +6,20 @@ Functions take a confidence and an outcome of each answer, [n]; outcomes are 1 (
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from scipy import stats
 
 from fastreader.core.checked import checked, checked_methods
 from fastreader.core.checks import MOST_RESAMPLES, check_int, check_number, expect, random_generator
+from fastreader.data.record import Record
 from fastreader.statistics.checks import BoolArray, FloatArray, cluster_index, numbers
 from fastreader.statistics.intervals import Interval, Labels, Values
 
 
 @checked_methods
 @dataclass(frozen=True, eq=False)
-class RiskCoverage:
+class RiskCoverage(Record):
     """The share of wrong answers among those given, at every coverage (Geifman & El-Yaniv 2017).
 
     Answers of equal confidence are given together, so the curve has one point for each distinct confidence.
@@ -44,10 +44,6 @@ class RiskCoverage:
         """
         check_number("coverage", coverage, above=0, maximum=1)
         return float(self.risk[int(np.searchsorted(self.coverage, coverage - 1e-12))])
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return all attributes as JSON values."""
-        return {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in vars(self).items()}
 
 
 @checked

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fastreader.core.checks import expect
 from fastreader.core.tree import TreeStats
+from fastreader.data.record import Record
 from fastreader.data.types import Example
 from fastreader.moi.calibration.probe import right_answers
 from fastreader.scoring.reading import reading_prompts
@@ -23,7 +24,7 @@ MEASURES = ("nats", "em", "contained", "f1")
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Outcome(Record):
     """One reading of a question's passages.
 
     Attributes:
@@ -37,10 +38,6 @@ class Outcome:
     em: float = 0.0
     contained: float = 0.0
     f1: float = 0.0
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return everything as JSON values."""
-        return asdict(self)
 
 
 def outcomes(

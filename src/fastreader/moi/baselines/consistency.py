@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fastreader import permutations
 from fastreader.core.checked import checked, checked_methods
 from fastreader.core.checks import check_choice, check_int, expect
 from fastreader.core.tree import TreeStats
+from fastreader.data.record import Record
 from fastreader.data.types import Passage
 from fastreader.moi.baselines.aggregate import borda, kemeny
 from fastreader.moi.baselines.listwise import ListwisePrompt, rank_lists, rank_scores
@@ -64,7 +65,7 @@ def permutation_self_consistency(
 
 @checked_methods
 @dataclass(frozen=True)
-class ConsistencyVote:
+class ConsistencyVote(Record):
     """The most frequent answer over several orders of the passages.
 
     Attributes:
@@ -80,10 +81,6 @@ class ConsistencyVote:
     answers: list[str]
     orders: list[list[int]]
     stats: TreeStats
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return all attributes as JSON values."""
-        return asdict(self)
 
 
 @checked

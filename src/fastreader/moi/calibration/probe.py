@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from fastreader.core.checked import checked
-from fastreader.core.checks import check_choice, expect, given, rebuilding
+from fastreader.core.checks import check_choice, expect, given
 from fastreader.core.progress import track
+from fastreader.data.record import SavedRecord
 from fastreader.data.types import Example, Passage
-from fastreader.moi.quantities.observations import FloatArray, IntArray, json_values
+from fastreader.moi.quantities.observations import FloatArray, IntArray
 
 if TYPE_CHECKING:
     from fastreader.core.protocol import ScoringReader
@@ -23,7 +24,7 @@ MARKS = ("is_gold", "has_answer")
 
 @checked
 @dataclass(frozen=True, eq=False)
-class Probe:
+class Probe(SavedRecord):
     """The effect of the gold passage's place on the right answer.
 
     Attributes:
@@ -39,6 +40,8 @@ class Probe:
     reader: dict[str, str] = field(default_factory=dict)
     template: str = ""
 
+    _shapes: ClassVar = {"effects": "Q N"}
+
     @property
     def mean(self) -> FloatArray:
         """Mean effect of each place: float64 [N], nats."""
@@ -49,22 +52,6 @@ class Probe:
         """Standard error of `mean` over the questions: float64 [N], nats; needs at least two questions."""
         expect(len(self.effects) > 1, "Probe.standard_error", "at least 2 questions", len(self.effects))
         return np.asarray(self.effects.std(axis=0, ddof=1) / np.sqrt(len(self.effects)), dtype=np.float64)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return everything as JSON values."""
-        return json_values(self)
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> Probe:
-        """Rebuild from `to_dict`.
-
-        Raises:
-            InputError: if an attribute is missing or does not fit.
-        """
-        with rebuilding("Probe.from_dict", values):
-            effects = np.array(values["effects"], dtype=np.float64)
-            expect(effects.ndim == 2, "Probe.from_dict: effects", "[questions, places]", effects)
-            return cls(effects, list(values["ids"]), dict(values["reader"]), str(values["template"]))
 
 
 @checked

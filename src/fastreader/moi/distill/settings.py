@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from fastreader.core.checked import checked
 from fastreader.core.checks import check_choice, check_int, check_number
+from fastreader.data.record import Record
 
 DIRECTIONS = ("forward", "reverse")
 OBSERVATIONS = ("question", "joint")
@@ -38,7 +38,7 @@ class LoraSettings:
 
 @checked
 @dataclass(frozen=True)
-class DistillSettings:
+class DistillSettings(Record):
     """Arguments of preference distillation; defaults are MoI's (appendix A) if the paper states them.
 
     Attributes:
@@ -86,10 +86,6 @@ class DistillSettings:
             check_number(f"DistillSettings.{name}", getattr(self, name), above=0, json_value=True)
         check_number("DistillSettings.weight_decay", self.weight_decay, minimum=0, json_value=True)
         check_number("DistillSettings.max_grad_norm", self.max_grad_norm, above=0, optional=True, json_value=True)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return all attributes as JSON values."""
-        return asdict(self)
 
     def learning_rate_at(self, step: int, steps: int) -> float:
         """Return the learning rate of step `step` (from 0) of `steps`.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -209,20 +208,3 @@ def finite(name: str, value: Any, shape: tuple[int, ...]) -> FloatArray:
         expect(False, f"{name}{place.tolist()}", "a finite number", float(array[tuple(place)]))
     array.setflags(write=False)
     return array
-
-
-def json_values(value: Any) -> dict[str, Any]:
-    """Return the fields of a dataclass as JSON values: arrays and tuples as lists, infinite and NaN floats as None."""
-    out: dict[str, Any] = {}
-    for f in dataclasses.fields(value):
-        item = getattr(value, f.name)
-        if isinstance(item, np.ndarray):
-            item = item.tolist()
-        elif isinstance(item, Mapping):
-            item = dict(item)
-        elif isinstance(item, tuple):
-            item = list(item)
-        elif isinstance(item, float) and not np.isfinite(item):
-            item = None
-        out[f.name] = item
-    return out

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fastreader.core.checked import checked
-from fastreader.core.checks import check_choice, check_number, check_output, expect, located, rebuilding, require
+from fastreader.core.checks import check_choice, check_number, expect, require
 from fastreader.core.drawing import COLOURS, new_figure
-from fastreader.data.files import read_object, write_json
-from fastreader.moi.quantities.observations import KINDS, FloatArray, finite, json_values
+from fastreader.data.record import SavedRecord
+from fastreader.moi.quantities.observations import KINDS, FloatArray, finite
 from fastreader.moi.quantities.score_noise import Noise
 
 if TYPE_CHECKING:
@@ -26,7 +25,7 @@ SIGNS = ("query_likelihood", "gold_probe", "undetermined")
 
 @checked
 @dataclass(frozen=True, eq=False)
-class PositionBias:
+class PositionBias(SavedRecord):
     """The weight of each place, for one reader, template, number of passages and kind of score.
 
     The model is ``s_i = c + sum_j bias[j] v[pi_i[j]] + e``, ``v ~ N(beta z, tau^2)``, ``e ~ N(0, sigma^2)``, z the
@@ -122,37 +121,6 @@ class PositionBias:
     def length(self) -> int:
         """Number of places L."""
         return len(self.bias)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return everything as JSON values; `from_dict` restores it exactly."""
-        return json_values(self)
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> PositionBias:
-        """Rebuild from `to_dict`; keys that are not attributes are ignored.
-
-        Raises:
-            InputError: if an attribute is missing or does not fit.
-        """
-        known = {f.name for f in dataclasses.fields(cls)}
-        with rebuilding("PositionBias.from_dict", values):
-            return cls(**{k: v for k, v in values.items() if k in known})
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a JSON file, whole or not at all."""
-        check_output("path", path)
-        write_json(path, self.to_dict())
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> PositionBias:
-        """Read a file written by `save`.
-
-        Raises:
-            InputError: if the file cannot be read or does not hold a position bias.
-        """
-        values = read_object(path)
-        with located(os.fspath(path)):
-            return cls.from_dict(values)
 
     def plot(self, path: str | os.PathLike[str] | None = None) -> Figure:
         """Draw the bias by place with its intervals as a matplotlib figure.

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from fastreader.core.checked import checked_methods
 from fastreader.core.checks import check_choice, require
-from fastreader.moi.quantities.observations import FloatArray, IntArray, json_values
+from fastreader.data.record import Record
+from fastreader.moi.quantities.observations import FloatArray, IntArray
 
 ORDERS = ("matched", "descending")
 
 
 @checked_methods
 @dataclass(frozen=True, eq=False)
-class Utilities:
+class Utilities(Record):
     """The worth of one question's passages, freed of the places they were read at.
 
     Utilities are relative: nats against the mean of the question's passages (their sum is zero), for a place of unit
@@ -96,10 +96,6 @@ class Utilities:
             "likelihoods or a gold contrast",
         )
         return descending(self.utility)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return everything as JSON values; an infinite condition becomes None."""
-        return json_values(self)
 
 
 def of_query_likelihoods(values: FloatArray, places: int) -> Utilities:

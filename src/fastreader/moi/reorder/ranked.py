@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from fastreader.core.checked import checked_methods
+from fastreader.data.record import Record
 from fastreader.data.types import Passage
 from fastreader.moi.quantities.observations import Observations
 from fastreader.moi.quantities.position_bias import PositionBias
@@ -19,7 +19,7 @@ _SHOWN, _WIDTH = 12, 110  # passages and columns of a Ranked's repr
 
 @checked_methods
 @dataclass(frozen=True)
-class RankedPassage:
+class RankedPassage(Record):
     """One passage in reading order.
 
     Attributes:
@@ -37,10 +37,6 @@ class RankedPassage:
     relevance: float | None = None
     interval: tuple[float, float] | None = None
     p_best: float | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return everything as JSON values."""
-        return dataclasses.asdict(self)
 
 
 @checked_methods

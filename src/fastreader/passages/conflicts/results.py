@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from fastreader.core.checked import checked_methods
-from fastreader.core.checks import check_output, located, rebuilding
 from fastreader.core.tree import TreeStats
-from fastreader.data.files import read_object, write_json
+from fastreader.data.record import SavedRecord
 
 FloatArray = npt.NDArray[np.float64]
-_ARRAYS = ("logprobs", "closed_book_logprobs", "texts", "odd_scores")
 
 
 @checked_methods
 @dataclass(frozen=True, eq=False)
-class Conflicts:
+class Conflicts(SavedRecord):
     """N passages of one question against K candidate answers, in nats.
 
     Attributes:
@@ -58,6 +54,17 @@ class Conflicts:
     reader: dict[str, str]
     id: str | None = None
 
+    _indent = None
+    _nulls: ClassVar = {"texts": np.nan}
+    _shapes: ClassVar = {
+        "supports": "N",
+        "candidates": "K",
+        "logprobs": "N K",
+        "closed_book_logprobs": "K",
+        "texts": "N K",
+        "odd_scores": "N",
+    }
+
     @property
     def ratios(self) -> FloatArray:
         """Ratios log P(candidate | passage, question) - log P(candidate | question): float64 [N, K]."""
@@ -83,39 +90,6 @@ class Conflicts:
         return "\n".join(lines)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything as JSON values, with NaN as null; `from_dict` rebuilds it exactly."""
-        values = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        texts = [[None if np.isnan(x) else x for x in row] for row in self.texts.tolist()]
-        arrays = {name: values[name].tolist() for name in _ARRAYS}
+        """Return all attributes as JSON values, and ratios, score and odd passage; NaN becomes null."""
         found = {"ratios": self.ratios.tolist(), "score": self.score, "odd": self.odd}
-        return {"id": self.id, **values, **arrays, "texts": texts, "stats": asdict(self.stats), **found}
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Conflicts:
-        """Rebuild from `to_dict`; keys that are not attributes are ignored.
-
-        Raises:
-            InputError: if an attribute is missing or has another shape.
-        """
-        known = {name: value for name, value in values.items() if name in cls.__dataclass_fields__}
-        with rebuilding("Conflicts.from_dict", values):
-            shape = len(known["supports"]), len(known["candidates"])
-            shapes = {"logprobs": shape, "closed_book_logprobs": shape[1:], "texts": shape, "odd_scores": shape[:1]}
-            for name, size in shapes.items():
-                known[name] = np.array(known[name], dtype=np.float64).reshape(size)
-            return cls(**{**known, "stats": TreeStats(**known["stats"])})
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write as JSON, whole or not at all."""
-        check_output("path", path)
-        write_json(path, self.to_dict(), indent=None)
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Conflicts:
-        """Read what `save` wrote.
-
-        Raises:
-            InputError: if the file is not JSON or not such a result.
-        """
-        with located(os.fspath(path)):
-            return cls.from_dict(read_object(path))
+        return {"id": self.id, **super().to_dict(), **found}

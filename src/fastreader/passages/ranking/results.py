@@ -9,6 +9,7 @@ from typing import Any, overload
 
 from fastreader.core.frames import data_frame
 from fastreader.core.tree import TreeStats
+from fastreader.data.record import Record
 from fastreader.data.types import Example, Passage
 
 _FRAME = ("id", "question", "rank", "index", "passage_id", "title", "text", "relevance", "value", "note")
@@ -16,7 +17,7 @@ _SHOWN, _WIDTH = 12, 110  # results and columns of a repr
 
 
 @dataclass(frozen=True)
-class RerankResult:
+class RerankResult(Record):
     """One passage with its relevance.
 
     Attributes:
@@ -33,10 +34,6 @@ class RerankResult:
     relevance: float
     value: float | None = None
     note: str = ""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return everything as JSON values."""
-        return dataclasses.asdict(self)
 
 
 @dataclass(frozen=True, eq=False)
