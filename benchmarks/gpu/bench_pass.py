@@ -34,7 +34,7 @@ from fastreader.core.tree import PrefixTree
 from fastreader.models.passes.pass_graphs import PassGraphs, recorder
 from fastreader.models.passes.row_keys import RowKeys
 from fastreader.models.tree_model import TreeModel
-from fastreader.reader.generation.gpu_writing import DeviceRows
+from fastreader.reader.generation.gpu_decoding import DeviceRows
 from fastreader.reader.generation.text_so_far import DecodedText as Text
 
 sys.path.insert(0, str(Path(__file__).parents[1]))

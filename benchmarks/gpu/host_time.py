@@ -30,7 +30,7 @@ from fastreader.models.loading.packaged import folder_of
 from fastreader.models.passes.pass_graphs import VARIABLE, PassGraphs
 from fastreader.models.rewriting.fused import FusedLayer
 from fastreader.models.tree_model import TreeModel
-from fastreader.reader.generation import gpu_writing
+from fastreader.reader.generation import gpu_decoding
 from fastreader.reader.generation.text_so_far import DecodedText
 
 PROMPT, TOKENS = 700, 40  # of a text to write, and written
@@ -102,26 +102,27 @@ def step_milliseconds(model: TreeModel, texts: int, replayed: bool) -> float:
     rng = np.random.default_rng(0)
     prompts = [rng.integers(5, 100, PROMPT).tolist() for _ in range(texts)]
     tree = PrefixTree.build([(prompt, []) for prompt in prompts])
-    engine: Any = SimpleNamespace(model=model, lock=threading.Lock())
+    local_model: Any = SimpleNamespace(model=model, lock=threading.Lock(), end_tokens=frozenset([9]))
     options, leaves = GenerateOptions(max_new_tokens=TOKENS), np.sort(tree.leaves)
     stamps: list[float] = []
-    step = gpu_writing.DeviceRows.step
+    step = gpu_decoding.DeviceRows.step
 
-    def stamped(self: gpu_writing.DeviceRows) -> Any:
+    def stamped(self: gpu_decoding.DeviceRows) -> Any:
         stamps.append(time.process_time())
         return step(self)
 
     with (
         launching(),
-        patch.object(gpu_writing, "Readback", NoValues),
-        patch.object(gpu_writing, "graphs_wanted", lambda: replayed),
-        patch.object(gpu_writing, "recorder", lambda device: Nothing),
-        patch.object(gpu_writing.DeviceRows, "step", stamped),
+        patch.object(gpu_decoding, "Readback", NoValues),
+        patch.object(gpu_decoding, "graphs_wanted", lambda: replayed),
+        patch.object(gpu_decoding, "recorder", lambda device: Nothing),
+        patch.object(gpu_decoding.DeviceRows, "step", stamped),
     ):
         key_values = model.new_key_values(tree, leaves_only=True)
         model.hidden(tree, key_values=key_values, rows=tree.leaves)
         rows = [DecodedText(prompt, TOKENS, None, None, tokens=[1]) for prompt in prompts]
-        gpu_writing.write_on_device(engine, tree, key_values, leaves, rows, options, frozenset([9]), lambda count: None)
+        decoding = gpu_decoding.Decoding(local_model, options, lambda count: None)
+        gpu_decoding.decode_on_device(decoding, tree, key_values, leaves, rows)
     return 1e3 * float(np.min(np.diff(stamps)))
 
 

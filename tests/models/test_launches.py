@@ -23,7 +23,7 @@ from fastreader.errors import InputError
 from fastreader.models.passes.row_keys import RowKeys
 from fastreader.models.tree_model import TreeModel
 from fastreader.ops.tree_attention.triton_config import default_config
-from fastreader.reader.generation.gpu_writing import DeviceRows
+from fastreader.reader.generation.gpu_decoding import DeviceRows
 from fastreader.reader.generation.text_so_far import DecodedText
 
 TREE = PrefixTree.build([(list(range(40)), [7, 9, i]) for i in range(5)] + [([1, 2, 3], [5, 200])])

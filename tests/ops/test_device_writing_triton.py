@@ -19,7 +19,7 @@ from fastreader.errors import NumericsError
 from fastreader.models.passes import pass_graphs
 from fastreader.models.passes.row_keys import RowKeys
 from fastreader.models.tree_model import TreeModel
-from fastreader.reader.generation import gpu_writing
+from fastreader.reader.generation import gpu_decoding
 
 pytestmark = pytest.mark.interpreter
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks" / "gpu"))
@@ -61,13 +61,13 @@ def here() -> Reader:
 
 def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Count the rows of every step on the device."""
-    rows, launch = [], gpu_writing.DeviceRows._launch
+    rows, launch = [], gpu_decoding.DeviceRows._launch
 
-    def count(self: gpu_writing.DeviceRows) -> None:
+    def count(self: gpu_decoding.DeviceRows) -> None:
         rows.append(len(self._rows))
         launch(self)
 
-    monkeypatch.setattr(gpu_writing.DeviceRows, "_launch", count)
+    monkeypatch.setattr(gpu_decoding.DeviceRows, "_launch", count)
     return rows
 
 
@@ -81,7 +81,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     ids=str,
 )
 def test_texts(there: Reader, here: Reader, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu_writing, "_DRAWS", 2)
+    monkeypatch.setattr(gpu_decoding, "_DRAWS", 2)
     rows = counted(monkeypatch)
     assert written(there, True, **options) == written(here, **options)
     assert len(rows) == options["max_new_tokens"] - 1
@@ -108,9 +108,9 @@ def test_log_probabilities(there: Reader, here: Reader) -> None:
 def test_recorded_steps_write_the_same(there: Reader, here: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
     record = Graphs()
     monkeypatch.setenv(pass_graphs.VARIABLE, "1")
-    monkeypatch.setattr(gpu_writing, "recorder", lambda device: record)
-    monkeypatch.setattr(gpu_writing, "_FEWEST_REPLAYS", 1)
-    monkeypatch.setattr(gpu_writing, "_DRAWS", 3)
+    monkeypatch.setattr(gpu_decoding, "recorder", lambda device: record)
+    monkeypatch.setattr(gpu_decoding, "_FEWEST_REPLAYS", 1)
+    monkeypatch.setattr(gpu_decoding, "_DRAWS", 3)
     options = {"max_new_tokens": 8, "n": 2, "temperature": 1.0, "seed": 1}
     ends = [written(here, **options)[0][0][4]]
     assert written(there, True, **options, stop_token_ids=ends) == written(here, **options, stop_token_ids=ends)

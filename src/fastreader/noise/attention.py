@@ -139,10 +139,9 @@ def layout_attention(
     captured: dict[int, CapturedAttention] = {}
     for tree in reader.plan([([*r.prompt, *r.answer], []) for r in requests], max_batch_tokens) if requests else []:
         members = tree.sequence_ids.tolist()
-        with reader.local_model.lock:
-            captured |= zip(
-                members, capture_attention(reader.local_model.model, tree, [requests[i] for i in members]), strict=True
-            )
+        with reader.locked_model() as model:
+            found = capture_attention(model, tree, [requests[i] for i in members])
+        captured |= zip(members, found, strict=True)
     return {
         name: AnswerAttention(captured[i].attention, captured[i].entropy, len(r.prompt), len(r.answer), kinds[i])
         for i, (name, r) in enumerate(zip(answers, requests, strict=True))

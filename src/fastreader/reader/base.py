@@ -13,6 +13,7 @@ from fastreader.core.options import GenerateOptions
 from fastreader.core.protocol import Generation, Loglikelihood, Results, SequenceScores, TextOrTokens
 from fastreader.core.tree import PrefixTree, Tokens
 from fastreader.models.passes.prefix_cache import PrefixCache
+from fastreader.models.tree_model import TreeModel
 from fastreader.reader.generation.generate import generate
 from fastreader.reader.local_model import LocalModel
 from fastreader.reader.loglikelihood import Admit, loglikelihood, score
@@ -37,6 +38,16 @@ class ReaderBase(PromptWriter):
         self.name = local_model.name
         self.max_length = local_model.max_length
         self.end_tokens = local_model.end_tokens
+
+    @contextmanager
+    def locked_model(self) -> Iterator[TreeModel]:
+        """Yield the model that runs packed trees, while no other thread runs a pass.
+
+        Raises:
+            FastreaderError: if the reader was closed.
+        """
+        with self.local_model.lock:
+            yield self.local_model.model
 
     @contextmanager
     def _cache(self) -> Iterator[tuple[PrefixCache | None, Admit | None]]:

@@ -58,12 +58,11 @@ def first_token_distances(
     prompts = reading_prompts(reader, question, passages, permutations, template)
     expect(bool(prompts), "permutations", "at least one", permutations)
     shares: dict[int, torch.Tensor] = {}
-    model = reader.local_model.model
     for tree in reader.plan([(prompt, ()) for prompt in prompts], max_batch_tokens):
-        with reader.local_model.lock:
+        with reader.locked_model() as model:
             logits = model.logits(model.hidden(tree, rows=tree.leaves))
         if not bool(torch.isfinite(logits).all()):
-            raise NumericsError(f"{model.name}: the logits of an answer's first token are not finite")
+            raise NumericsError(f"{reader.name}: the logits of an answer's first token are not finite")
         shares.update(zip(tree.sequence_ids.tolist(), logits.double().softmax(dim=-1), strict=True))
     every = torch.stack([shares[i] for i in sorted(shares)])
     distance = torch.zeros(len(every), len(every), dtype=torch.float64, device=every.device)

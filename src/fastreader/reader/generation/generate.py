@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -22,9 +22,8 @@ from fastreader.models.passes.decode_keys import DecodeKeys
 from fastreader.models.passes.key_values import Reuse
 from fastreader.models.passes.logit_head import LOGIT_BYTES
 from fastreader.models.passes.prefix_cache import PrefixCache
-from fastreader.models.tree_model import TreeModel
 from fastreader.reader.fitting import leave_room
-from fastreader.reader.generation.gpu_writing import check_finite, write_on_device
+from fastreader.reader.generation.gpu_decoding import Decoding, check_finite, decode_on_device
 from fastreader.reader.generation.sampling import pick, row_generator
 from fastreader.reader.generation.text_so_far import DecodedText, StopStrings
 from fastreader.reader.local_model import LocalModel
@@ -38,9 +37,9 @@ def generate(
     """Do the work of `Reader.generate`; the keys and values in `kept` are not computed again."""
     started = time.perf_counter()
     rows = _new_rows(local_model, accept("prompts", prompts, _PROMPTS), options)
-    eos = local_model.end_tokens
     computed = cached = passes = 0
     with track("generating", len(rows), "texts", options.progress) as advance:
+        decoding = Decoding(local_model, options, advance)
         while True:
             waiting, contexts = [], []
             for row in rows:
@@ -50,9 +49,8 @@ def generate(
             if not waiting:
                 break
             for tree in local_model.plan(contexts, options.max_batch_tokens, new_tokens=options.max_new_tokens):
-                members = [waiting[i] for i in tree.sequence_ids]
                 reuse = None if kept is None else kept.lookup(tree)
-                run(local_model, tree, reuse, members, options, eos, advance)
+                run(decoding, tree, reuse, [waiting[i] for i in tree.sequence_ids])
                 read = tree.stats if reuse is None else reuse.stats(tree.stats)
                 computed += read.computed_tokens
                 cached += read.cached_tokens
@@ -93,29 +91,19 @@ def _new_rows(local_model: LocalModel, prompts: Iterable[TextOrTokens], options:
     return rows
 
 
-def run(
-    local_model: LocalModel,
-    tree: PrefixTree,
-    reuse: Reuse | None,
-    members: list[DecodedText],
-    options: GenerateOptions,
-    eos: frozenset[int],
-    advance: Callable[[int], None],
-) -> None:
+def run(decoding: Decoding, tree: PrefixTree, reuse: Reuse | None, members: list[DecodedText]) -> None:
     """Read one tree of prompts, then decode until every row is finished or must be read again.
 
     If the model's rotary frequencies depend on the length, a row that crosses the threshold is left unfinished: its
     cached keys become invalid from that position on.
 
     Args:
-        local_model: the model, locked during a pass and the choice of its tokens.
+        decoding: the call.
         tree: contexts (prompt and tokens decoded before) of the rows, without continuations.
         reuse: cached keys and values for part of the tree, or None.
         members: the rows, in the tree's order of sequences; extended in place.
-        options: how tokens are drawn and where texts end.
-        eos: tokens by which the model ends its text.
-        advance: called with the number of rows finished.
     """
+    local_model, advance = decoding.local_model, decoding.advance
     model = local_model.model
     order = np.argsort(tree.leaves, kind="stable")
     rows, leaves = [members[i] for i in order], tree.leaves[order]
@@ -127,12 +115,12 @@ def run(
     distinct, state_of = np.unique(leaves, return_inverse=True)
     with local_model.lock:
         states = model.hidden(tree, reuse=reuse, key_values=key_values, rows=distinct)
-        finished = _decode_step(model, states, state_of, rows, options, eos)
+        finished = _decode_step(decoding, states, state_of, rows)
     advance(finished)
     if key_values is None or finished == len(rows):
         return
     if model.writes_on_device and row_keys.why_not(key_values) is None:
-        write_on_device(local_model, tree, key_values, leaves, rows, options, eos, advance)
+        decode_on_device(decoding, tree, key_values, leaves, rows)
         return
     cache = DecodeKeys(tree, key_values, leaves, room - 1, row_by_row=model.deterministic)
     while True:
@@ -150,24 +138,17 @@ def run(
         tokens = np.array([row.tokens[-1] for row in rows], dtype=np.int64)
         with local_model.lock:
             states = model.forward(tokens, cache.step_positions, cache)
-            finished = _decode_step(model, states, None, rows, options, eos)
+            finished = _decode_step(decoding, states, None, rows)
         if finished:
             advance(finished)
 
 
-def _decode_step(
-    model: TreeModel,
-    states: Tensor,
-    state_of: IntArray | None,
-    rows: list[DecodedText],
-    options: GenerateOptions,
-    eos: frozenset[int],
-) -> int:
+def _decode_step(decoding: Decoding, states: Tensor, state_of: IntArray | None, rows: list[DecodedText]) -> int:
     """Choose the next token of every row, and return the number of rows that it finishes.
 
     Row r's distribution comes from ``states[state_of[r]]`` (ascending), or from ``states[r]`` for None.
     """
-    finished = 0
+    finished, model, options = 0, decoding.local_model.model, decoding.options
     per = max(1, LOGIT_BYTES // (4 * model.head.weight.shape[0]))
     for first in range(0, len(rows), per):
         part = rows[first : first + per]
@@ -182,6 +163,6 @@ def _decode_step(
         check_finite(model, picked.highest.tolist())
         logprobs = [None] * len(part) if picked.logprobs is None else picked.logprobs.tolist()
         for row, token, logprob in zip(part, picked.tokens.tolist(), logprobs, strict=True):
-            row.add(token, logprob, eos, options.stop_token_ids)
+            row.add(token, logprob, decoding.local_model.end_tokens, options.stop_token_ids)
             finished += bool(row.finish_reason)
     return finished

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -29,20 +30,36 @@ _FEWEST_REPLAYS = 16  # steps that recording must save
 _TOKEN, _HIGHEST, _LOGPROB = range(3)  # rows of a report
 
 
-def write_on_device(
-    local_model: LocalModel,
-    tree: PrefixTree,
-    prompt: KeyValues,
-    leaves: IntArray,
-    rows: list[DecodedText],
-    options: GenerateOptions,
-    eos: frozenset[int],
-    advance: Callable[[int], None],
-) -> None:
-    """Decode until every row is finished; the arguments are those of `generate.run`, after each row's first token.
+@dataclass(frozen=True)
+class Decoding:
+    """One call of `generate`.
 
-    A row that ends by a stop string is known one step late; what the device wrote after it is dropped.
+    Attributes:
+        local_model: the model, locked during a pass and the choice of its tokens.
+        options: how tokens are drawn and where texts end.
+        advance: called with the number of texts finished.
     """
+
+    local_model: LocalModel
+    options: GenerateOptions
+    advance: Callable[[int], None]
+
+
+def decode_on_device(
+    decoding: Decoding, tree: PrefixTree, prompt: KeyValues, leaves: IntArray, rows: list[DecodedText]
+) -> None:
+    """Decode texts until all are finished, after the first token of each.
+
+    A text that ends by a stop string is known one step late; tokens that the device chose after it are dropped.
+
+    Args:
+        decoding: the call.
+        tree: the prompts.
+        prompt: their keys and values.
+        leaves: for each text its prompt's last token in the tree.
+        rows: the texts; extended in place.
+    """
+    local_model, options, eos = decoding.local_model, decoding.options, decoding.local_model.end_tokens
     live = [i for i, row in enumerate(rows) if not row.finish_reason]
     rows, leaves = [rows[i] for i in live], leaves[live]
     if not rows:
@@ -57,9 +74,9 @@ def write_on_device(
             with local_model.lock:
                 launched = rows, device_rows.step()
         if waiting is not None:
-            finished = _add(local_model.model, *waiting, options, eos)
+            finished = _add(decoding, *waiting)
             if finished:
-                advance(finished)
+                decoding.advance(finished)
         if launched is None:
             return
         waiting = launched
@@ -72,10 +89,9 @@ def write_on_device(
                 device_rows.select(np.asarray(live, dtype=np.int64), rows)
 
 
-def _add(
-    model: TreeModel, rows: list[DecodedText], report: Readback, options: GenerateOptions, eos: frozenset[int]
-) -> int:
-    """Add a step's tokens to the rows that were not finished, and return the number of rows that this finishes."""
+def _add(decoding: Decoding, rows: list[DecodedText], report: Readback) -> int:
+    """Add a step's tokens to the texts that were not finished, and return the number of texts that this finishes."""
+    model, options, eos = decoding.local_model.model, decoding.options, decoding.local_model.end_tokens
     values, finished = report.get(), 0
     unfinished = [i for i, row in enumerate(rows) if not row.finish_reason]
     check_finite(model, values[_HIGHEST, unfinished].tolist())
@@ -116,6 +132,7 @@ class DeviceRows:
         rows: list[DecodedText],
         options: GenerateOptions,
         eos: frozenset[int],
+        *,
         record: Record | None = None,
     ) -> None:
         self._model, self._cache, self._options = model, cache, options
