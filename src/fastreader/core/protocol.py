@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
+from typing import Any, Generic, Protocol, TypedDict, TypeVar, Unpack, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -105,6 +105,41 @@ class Results(list[Item], Generic[Item]):
         self.seconds = seconds
 
 
+class ChatArguments(TypedDict, total=False):
+    """Keyword arguments about the chat template, as `Reader.prompt` documents them."""
+
+    system: str | None
+    chat: bool | None
+    chat_options: Mapping[str, Any] | None
+
+
+class LoglikelihoodArguments(TypedDict, total=False):
+    """Keyword arguments of `loglikelihood`, as `Reader.loglikelihood` documents them."""
+
+    token_logprobs: bool
+    special_tokens: bool
+    on_overflow: str
+    max_batch_tokens: int | None
+
+
+class GenerateArguments(TypedDict, total=False):
+    """Keyword arguments of `generate`, as `Reader.generate` documents them."""
+
+    max_new_tokens: int
+    n: int
+    temperature: float
+    top_k: int | None
+    top_p: float | None
+    seed: int
+    stop: Sequence[str]
+    stop_token_ids: Sequence[int]
+    token_logprobs: bool
+    special_tokens: bool
+    on_overflow: str
+    max_batch_tokens: int | None
+    progress: bool | None
+
+
 @runtime_checkable
 class ReaderProtocol(Protocol):
     """The methods' view of a reader. `fastreader.Reader` is one."""
@@ -115,59 +150,24 @@ class ReaderProtocol(Protocol):
         """Return name, device, dtype and precision, as results carry them."""
         ...
 
-    def prompt(
-        self,
-        pieces: Sequence[str],
-        *,
-        lead: str = "",
-        system: str | None = None,
-        chat: bool | None = None,
-        chat_options: Mapping[str, Any] | None = None,
-    ) -> TextOrTokens:
+    def prompt(self, pieces: Sequence[str], *, lead: str = "", **chat: Unpack[ChatArguments]) -> TextOrTokens:
         """Return the prompt made of `pieces`, up to the start of the model's answer."""
         ...
 
-    def continuation(
-        self,
-        text: str,
-        *,
-        end: bool = False,
-        system: str | None = None,
-        chat: bool | None = None,
-        chat_options: Mapping[str, Any] | None = None,
-    ) -> TextOrTokens:
+    def continuation(self, text: str, *, end: bool = False, **chat: Unpack[ChatArguments]) -> TextOrTokens:
         """Return `text` as the model's answer after `prompt`, for `loglikelihood`."""
         ...
 
     def loglikelihood(
         self,
         requests: Iterable[tuple[TextOrTokens, TextOrTokens]],
-        *,
-        token_logprobs: bool = False,
-        special_tokens: bool = True,
-        on_overflow: str = "error",
-        max_batch_tokens: int | None = None,
+        **options: Unpack[LoglikelihoodArguments],
     ) -> Results[Loglikelihood]:
         """Return the log-likelihood of each continuation after its context."""
         ...
 
     def generate(
-        self,
-        prompts: Iterable[TextOrTokens],
-        *,
-        max_new_tokens: int = 128,
-        n: int = 1,
-        temperature: float = 0.0,
-        top_k: int | None = None,
-        top_p: float | None = None,
-        seed: int = 0,
-        stop: Sequence[str] = (),
-        stop_token_ids: Sequence[int] = (),
-        token_logprobs: bool = False,
-        special_tokens: bool = False,
-        on_overflow: str = "error",
-        max_batch_tokens: int | None = None,
-        progress: bool | None = None,
+        self, prompts: Iterable[TextOrTokens], **options: Unpack[GenerateArguments]
     ) -> Results[list[Generation]]:
         """Return `n` texts for each prompt; temperature 0 decodes greedily."""
         ...
@@ -192,14 +192,7 @@ class ScoringReader(ReaderProtocol, Protocol):
         """Return the default limit on the tokens that one pass computes."""
         ...
 
-    def prefix(
-        self,
-        pieces: Sequence[str],
-        *,
-        system: str | None = None,
-        chat: bool | None = None,
-        chat_options: Mapping[str, Any] | None = None,
-    ) -> list[int]:
+    def prefix(self, pieces: Sequence[str], **chat: Unpack[ChatArguments]) -> list[int]:
         """Return the token ids shared by every `prompt` whose pieces start with `pieces`."""
         ...
 

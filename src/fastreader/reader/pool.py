@@ -7,14 +7,14 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
 
 import numpy as np
 
 from fastreader.core.checked import checked
 from fastreader.core.checks import check_int, check_list, expect
 from fastreader.core.options import GenerateOptions
-from fastreader.core.protocol import Generation, Results, SequenceScores, TextOrTokens
+from fastreader.core.protocol import GenerateArguments, Generation, Results, SequenceScores, TextOrTokens
 from fastreader.core.tree import PrefixTree, Tokens, TreeStats
 from fastreader.reader.loglikelihood import score
 from fastreader.reader.reader import Reader
@@ -126,7 +126,9 @@ class ReaderPool(ScoreReader):
         stats = sum((part.stats for part in parts), TreeStats(0, 0, 0, 0))
         return SequenceScores(logprob, tokens, greedy, each, stats, len(trees), time.perf_counter() - started)
 
-    def generate(self, prompts: Iterable[TextOrTokens], **options: Any) -> Results[list[Generation]]:
+    def generate(
+        self, prompts: Iterable[TextOrTokens], **options: Unpack[GenerateArguments]
+    ) -> Results[list[Generation]]:
         """Return texts for each prompt; arguments and errors are those of `Reader.generate`.
 
         Prompts that begin alike go to one reader; equal ones always do, since they are samples of one text.

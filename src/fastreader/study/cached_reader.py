@@ -10,15 +10,17 @@ import contextlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar, Unpack
 
 import numpy as np
 
 from fastreader.core.checks import check_list, require
 from fastreader.core.options import GenerateOptions
 from fastreader.core.protocol import (
+    GenerateArguments,
     Generation,
     Loglikelihood,
+    LoglikelihoodArguments,
     ReaderProtocol,
     ReaderWrapper,
     Results,
@@ -91,26 +93,24 @@ class CachedReader(ReaderWrapper):
     def loglikelihood(
         self,
         requests: Iterable[tuple[TextOrTokens, TextOrTokens]],
-        *,
-        token_logprobs: bool = False,
-        special_tokens: bool = True,
-        on_overflow: str = "error",
-        max_batch_tokens: int | None = None,
+        **options: Unpack[LoglikelihoodArguments],
     ) -> Results[Loglikelihood]:
         """Score as the reader does, from the cache if it holds the request."""
         pairs = [(_plain(c), _plain(t)) for c, t in requests]
-        settings = {"token_logprobs": token_logprobs, "special_tokens": special_tokens, "on_overflow": on_overflow}
-        limit = max_batch_tokens or self.max_batch_tokens
+        limit = options.pop("max_batch_tokens", None) or self.max_batch_tokens
+        settings: dict[str, Any] = {"token_logprobs": False, "special_tokens": True, "on_overflow": "error", **options}
         found = self._items(
             pairs,
             {**settings, "kind": "loglikelihood"},
-            lambda missing: self.reader.loglikelihood(missing, **settings, max_batch_tokens=limit),  # type: ignore[arg-type]
+            lambda missing: self.reader.loglikelihood(missing, **settings, max_batch_tokens=limit),
             asdict,
         )
         stats = self._note(pairs, found)
         return Results([Loglikelihood(**item) for item in found], stats, found.passes, found.seconds)
 
-    def generate(self, prompts: Iterable[TextOrTokens], **options: Any) -> Results[list[Generation]]:
+    def generate(
+        self, prompts: Iterable[TextOrTokens], **options: Unpack[GenerateArguments]
+    ) -> Results[list[Generation]]:
         """Generate as the reader does, from the cache if it holds the prompt; sampled texts only for the same call."""
         check_list("prompts", prompts)
         texts = [_plain(prompt) for prompt in prompts]

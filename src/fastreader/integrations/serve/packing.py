@@ -13,11 +13,11 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, field
 from itertools import accumulate, islice, takewhile
-from typing import Any
+from typing import Any, Unpack
 
 from fastreader.core.halving import by_halves
 from fastreader.core.options import GenerateOptions
-from fastreader.core.protocol import Generation, Results, SequenceScores, TextOrTokens
+from fastreader.core.protocol import GenerateArguments, Generation, Results, SequenceScores, TextOrTokens
 from fastreader.core.tree import PrefixTree, Tokens, TreeStats
 from fastreader.errors import FastreaderError
 from fastreader.integrations.serve.settings import ServerSettings
@@ -278,7 +278,9 @@ class PackedReader(ScoreReader):
         found: SequenceScores = self._submit(_WaitingCall(self._deadline, sequences, planned, best_tokens))
         return found
 
-    def generate(self, prompts: Iterable[TextOrTokens], **options: Any) -> Results[list[Generation]]:
+    def generate(
+        self, prompts: Iterable[TextOrTokens], **options: Unpack[GenerateArguments]
+    ) -> Results[list[Generation]]:
         """See `ReaderBase.generate`; greedy texts with equal options are written together."""
         settings = GenerateOptions(**options)
         given = [

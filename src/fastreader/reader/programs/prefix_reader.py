@@ -5,9 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Unpack
 
-from fastreader.core.protocol import Generation, Loglikelihood, ReaderProtocol, ReaderWrapper, Results, TextOrTokens
+from fastreader.core.protocol import (
+    GenerateArguments,
+    Generation,
+    Loglikelihood,
+    LoglikelihoodArguments,
+    ReaderProtocol,
+    ReaderWrapper,
+    Results,
+    TextOrTokens,
+)
 from fastreader.core.tree import PrefixTree
 from fastreader.errors import OutOfBudgetError
 from fastreader.reader.programs.checkpoint import Checkpoint
@@ -56,12 +65,14 @@ class PrefixReader(ReaderWrapper):
                     self.costs[one.index] = known[1]
 
     def loglikelihood(
-        self, requests: Iterable[tuple[TextOrTokens, TextOrTokens]], **options: Any
+        self, requests: Iterable[tuple[TextOrTokens, TextOrTokens]], **options: Unpack[LoglikelihoodArguments]
     ) -> Results[Loglikelihood]:
         """Score as `Reader.loglikelihood` does, with cached prefixes."""
         return self._serving().loglikelihood(requests, **options)
 
-    def generate(self, prompts: Iterable[TextOrTokens], **options: Any) -> Results[list[Generation]]:
+    def generate(
+        self, prompts: Iterable[TextOrTokens], **options: Unpack[GenerateArguments]
+    ) -> Results[list[Generation]]:
         """Continue prompts as `Reader.generate` does, with cached prefixes."""
         return self._serving().generate(prompts, **options)
 

@@ -7,14 +7,14 @@ import random
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 
 from fastreader.core.checked import checked
 from fastreader.core.checks import check_choice, check_int, check_number, check_text, expect, rejecting
 from fastreader.core.options import GenerateOptions
-from fastreader.core.protocol import Generation, Results, SequenceScores, TextOrTokens
+from fastreader.core.protocol import GenerateArguments, Generation, Results, SequenceScores, TextOrTokens
 from fastreader.core.tree import PrefixTree, Tokens, TreeStats, partition
 from fastreader.errors import ContextOverflowError, EngineError, MissingExtraError, NumericsError
 from fastreader.reader.fitting import leave_room
@@ -207,7 +207,9 @@ class ServerReader(ScoreReader):
             seconds=time.perf_counter() - started,
         )
 
-    def generate(self, prompts: Iterable[TextOrTokens], **options: Any) -> Results[list[Generation]]:
+    def generate(
+        self, prompts: Iterable[TextOrTokens], **options: Unpack[GenerateArguments]
+    ) -> Results[list[Generation]]:
         """Return texts for each prompt, with the arguments of `Reader.generate`.
 
         Samples follow the engine's own random numbers. An engine that returns no token ids leaves open whether a text
