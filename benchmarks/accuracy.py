@@ -3,8 +3,8 @@
 For each question: N passages in cyclic orders, its answer and other questions' as candidates; a few orders are drawn.
 Transformers reads each order alone, in float32 as the truth and in bfloat16 as people run it, with a cache for the
 candidates; the first questions also one sequence at a time in float64, which says how far that truth is off. Results
-are appended, so a stopped run continues. vLLM reads the first questions in an environment of its own (peer_vllm.py) and
-goes into a second file beside the first.
+are appended, so a stopped run continues. vLLM reads the first questions in a separate environment (peer_vllm.py) and
+goes into a second file next to the first.
 
     python benchmarks/accuracy.py questions.jsonl.gz --output accuracy.jsonl
     python benchmarks/accuracy.py questions.jsonl.gz --output accuracy.jsonl --vllm-python THAT/bin/python
@@ -175,7 +175,7 @@ def alone(model: Any, sequences: list[tuple[list[int], list[int]]]) -> list[floa
 
 
 def report(rows: list[dict[str, Any]]) -> str:
-    """Mean, 95th percentile and maximum of the absolute error; Kendall's tau of orders by the question."""
+    """Mean, 95th percentile and maximum of the absolute error. Kendall's tau of orders by the question."""
     count = sum(len(row["kinds"]) for row in rows)
     lines = [
         f"{len(rows)} questions, {count} sequences, against float32 with each order read alone (nats).",

@@ -1,9 +1,9 @@
-"""Time this checkout beside another one, call by call in turn, and print the ratios of the medians.
+"""Time this checkout against another one in alternating calls, and print the ratios of the medians.
 
     python benchmarks/against.py OTHER/src                 W1 and a small call, 20 rounds
     python benchmarks/against.py OTHER/src --rounds 3 --calls small host
 
-Each checkout runs in a process of its own that keeps its reader loaded; the calls alternate, so that a machine that
+Each checkout runs in a separate process that keeps its reader loaded; the calls alternate, so that a machine that
 drifts slows both. W1 scores 10 passages in 10 cyclic orders with 4 candidates; the small call scores 5 passages with
 4 candidates from texts; "host" is the small call without the model: tokenising, planning, checks and results.
 """

@@ -1,4 +1,4 @@
-"""Peers that run in environments of their own: how to make those, and how to ask one.
+"""Peers that run in separate environments: how to make those, and how to ask one.
 
 A peer's script reads one JSON object on standard input and prints one; its libraries may log to both streams.
 """
@@ -45,7 +45,7 @@ PEERS = {
 
 
 def missing(name: str, python: str) -> str | None:
-    """Why a peer cannot run under an interpreter, and the commands that help; None if it can."""
+    """Why a peer cannot run under an interpreter, and the commands that help. None if it can."""
     peer = PEERS[name]
     try:
         command = [python, "-c", f"import {peer.module}"]
@@ -59,7 +59,7 @@ def missing(name: str, python: str) -> str | None:
     folder = f"build/peers/{name}"
     note = f"   ({peer.note})" if peer.note else ""
     return (
-        f"{peer.title} does not run under {python} ({said}). It needs an environment of its own:\n"
+        f"{peer.title} does not run under {python} ({said}). It needs a separate environment:\n"
         f"    python -m venv {folder}\n"
         f"    {folder}/bin/pip install {peer.install}{note}\n"
         f"and the option --{name}-python {folder}/bin/python"
@@ -85,7 +85,7 @@ def ask(name: str, python: str, asked: dict[str, Any]) -> dict[str, Any]:
 
 
 def answer(name: str, printed: str) -> dict[str, Any]:
-    """The last line that is a JSON object; other lines are logs."""
+    """The last line that is a JSON object. Other lines are logs."""
     for line in reversed(printed.splitlines()):
         if line.startswith("{"):
             result: dict[str, Any] = json.loads(line)

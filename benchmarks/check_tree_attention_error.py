@@ -1,11 +1,11 @@
-"""Long check: the C++ attention kernels on random trees against float64, the largest error beside the eager one's.
+"""Long check: the C++ attention kernels on random trees against float64, and the largest error compared with eager's.
 
     python benchmarks/check_tree_attention_error.py --trees 10000
     python benchmarks/check_tree_attention_error.py --trees 2000 --variant sinks
 
 Every tree draws its heads, sizes, window, soft cap and query_nodes from its seed, and takes the operand types and
-instruction sets in turn. A variant adds sinks, chunks or slopes to each tree, or makes its heads wide. One line for
-each hundred trees is appended to --output, so that a run resumes where an earlier one stopped; at the end they are
+instruction sets one after another. A variant adds sinks, chunks or slopes to each tree, or widens its heads. One line
+for each hundred trees is appended to --output, so that a run resumes where an earlier one stopped; at the end they are
 summed up. The script stops at the first tree whose error is over the bound of the tests (tests/ops/cpu_cases.py), and
 prints its seed.
 """

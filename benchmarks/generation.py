@@ -1,4 +1,4 @@
-"""Seconds and peak memory of writing after many prompts, beside transformers' two usual ways.
+"""Measure seconds and peak memory of generating after many prompts, compared with transformers' two usual ways.
 
 Three workloads, each greedy and to the full length (the end of text is taken from every model):
 
@@ -6,7 +6,7 @@ Three workloads, each greedy and to the full length (the end of text is taken fr
 10x1   one continuation of each of 10 orderings of 10 passages
 4x1    4 conditional summaries: prompts that share 10 passages and differ at their ends
 
-Every way runs in a process of its own, in turn, several rounds, so that all see the same machine. The rate of a
+Every way runs in a separate process, alternating, for several rounds, so that all see the same machine. The rate of a
 plain matrix product is measured before and after: when it fell by more than a quarter, something else was running
 and the run is marked as loaded. On a GPU every way runs once before it is timed.
 
@@ -14,7 +14,7 @@ and the run is marked as loaded. On a GPU every way runs once before it is timed
     python benchmarks/generation.py --workload 64x1 --prompt 60 --rows 4 --new 4 --rounds 1    to see it work
     python benchmarks/generation.py --workload 64x1 --rows 16 --steps                         milliseconds a step, too
 
-llama.cpp is a peer on request, in an environment of its own: --ways ... "llama.cpp, Q4_1" --llamacpp-python PYTHON.
+llama.cpp is a peer on request, in a separate environment: --ways ... "llama.cpp, Q4_1" --llamacpp-python PYTHON.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ def spawn(arguments: argparse.Namespace, name: str, way: tuple[str, str]) -> dic
 
 
 def child(arguments: argparse.Namespace, name: str, way: str, precision: str) -> dict[str, Any]:
-    """Load, then time one way once; the peak is what memory rose to above the loaded model."""
+    """Load, then time one way once. The peak is what memory rose to above the loaded model."""
     import transformers
 
     from fastreader import Reader

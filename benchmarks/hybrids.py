@@ -1,4 +1,4 @@
-"""A hybrid reader over a tree beside transformers with its cache, one context at a time.
+"""Compare a hybrid reader over a tree with transformers and its cache, one context at a time.
 
     python benchmarks/hybrids.py
 

@@ -1,8 +1,8 @@
-"""A multiple-choice task of the evaluation harness: the model `fastreader` beside the harness's own HFLM, in float32.
+"""Compare the model `fastreader` with the harness's HFLM on a multiple-choice task of lm-eval, in float32.
 
 The task is local: the bundled questions, each behind the same solved examples and its own passages, with its candidates
 as choices. So prompts share the examples, and the choices of a question share its whole prompt. Both models answer the
-same requests through `lm_eval.simple_evaluate`, in turn, several rounds, in this process. The rate of a plain matrix
+same requests through `lm_eval.simple_evaluate`, alternating, several rounds, in this process. The rate of a matrix
 product is measured before and after: when it fell by more than a quarter, something else was running and the rows are
 marked as loaded. The bar is HFLM's median time at least 4 times fastreader's.
 

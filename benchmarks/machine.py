@@ -12,7 +12,7 @@ import torch
 
 
 def gemm_rate(dtype: torch.dtype, device: str = "cpu", repeats: int = 5) -> float:
-    """Best seen rate of a square matrix product, FLOP/s; 2,048 wide on a CPU, 8,192 elsewhere."""
+    """Best seen rate of a square matrix product, FLOP/s. 2,048 wide on a CPU, 8,192 elsewhere."""
     size = 2048 if device == "cpu" else 8192
     a, b = (torch.randn(size, size).to(device, dtype) for _ in range(2))
     best = float("inf")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 class Peak:
-    """Memory above what was held on entry; a context manager.
+    """Memory above what was held on entry. A context manager.
 
     Resident memory, sampled every 5 ms; on a CUDA device what PyTorch had allocated at most.
     """

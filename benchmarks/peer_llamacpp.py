@@ -1,6 +1,6 @@
-"""llama.cpp's log-likelihoods or greedy texts of token ids, as JSON; side_by_side.py and generation.py start it.
+"""llama.cpp's log-likelihoods or greedy texts of token ids, as JSON. side_by_side.py and generation.py start it.
 
-It runs in an environment of its own: pip install llama-cpp-python (built for this machine's instructions), and
+It runs in a separate environment: pip install llama-cpp-python (built for this machine's instructions), and
 side_by_side.py --llamacpp-python THAT/bin/python --ways "llama.cpp, prefix cache, Q4_1" ... names its interpreter.
 A context is decoded once, what it shares with the one before is kept, and its continuations are decoded in one batch,
 on copies of its sequence, which share its cells.
@@ -150,7 +150,7 @@ def _continue(context: Context, after: np.ndarray, start: int, continuations: li
 
 
 def write(model: Any, asked: dict[str, Any]) -> dict[str, Any]:
-    """What all prompts start with is decoded once; then every step decodes one token of each text."""
+    """What all prompts start with is decoded once. Then every step decodes one token of each text."""
     prompts, new = asked["prompts"], asked["new"]
     shared = min(_common(prompts[0], prompt) for prompt in prompts)
     shared = min(shared, min(map(len, prompts)) - 1)
@@ -172,7 +172,7 @@ def write(model: Any, asked: dict[str, Any]) -> dict[str, Any]:
 
 
 def convert(kind: str, source: str, target: str) -> None:
-    """Write another file type of a model; Q4_1 becomes BF16 as fastreader's packaged reader does."""
+    """Write another file type of a model. Q4_1 becomes BF16 as fastreader's packaged reader does."""
     settings = llama_cpp.llama_model_quantize_default_params()
     settings.ftype = FILE_TYPES[kind]
     settings.allow_requantize = True

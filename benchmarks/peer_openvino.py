@@ -1,6 +1,6 @@
-"""OpenVINO GenAI's prefill of prompts of token ids, as JSON; side_by_side.py starts it.
+"""OpenVINO GenAI's prefill of prompts of token ids, as JSON. side_by_side.py starts it.
 
-It runs in an environment of its own: pip install openvino-genai, and
+It runs in a separate environment: pip install openvino-genai, and
 side_by_side.py --openvino-python THAT/bin/python --ways "OpenVINO GenAI, prefill only, f32" ... names its interpreter.
 The pipeline reads a GGUF file (or a folder that optimum-intel exported) and gives no log-likelihoods of given tokens:
 each prompt is read and one token written, whose id tells that the work was the same. Its cache of prompts' beginnings

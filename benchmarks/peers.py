@@ -14,12 +14,12 @@ __all__ = ["first_tokens", "harness", "one_at_a_time", "padded", "plain_model", 
 
 
 def plain_model(name: str, dtype: torch.dtype, device: str = "cpu") -> Any:
-    """Transformers' model; in float32 with the values that a quantised file holds, in other types rounded."""
+    """Transformers' model. In float32 with the values that a quantised file holds, in other types rounded."""
     return loading.load(name, device, dtype, "exact", keep=False)[0].eval()
 
 
 def harness(folder: str, dtype: torch.dtype, groups: list[Group], device: str = "cpu") -> Any:
-    """lm-eval's HFLM over the same token sequences, prefix cache off as it is; call the result to run it."""
+    """lm-eval's HFLM over the same token sequences, prefix cache off as it is. Call the result to run it."""
     from lm_eval.models.huggingface import HFLM
 
     name = {torch.bfloat16: "bfloat16", torch.float32: "float32"}[dtype]

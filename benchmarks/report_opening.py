@@ -3,7 +3,7 @@
     fastreader report RUN -o report.html
     python benchmarks/report_opening.py report.html
 
-Each opening is a browser process of its own, so that nothing is cached but the file. Fails where the median is over
+Each opening is a separate browser process, so that nothing is cached but the file. Fails where the median is over
 --allowed seconds, where the browser logged anything, or where the page asked for another file. Needs a Chromium and
 `pip install 'fastreader[browser]'`.
 """

@@ -1,4 +1,4 @@
-"""`fr.rerank` beside transformers, and 32 questions in one call beside one at a time.
+"""Compare `fr.rerank` with transformers, and 32 questions in one call with one at a time.
 
 Ten passages of 100 words of real questions, query likelihood: transformers in float32 scores the same prompts in one
 padded batch, and the question alone. Rounds alternate; the medians and ratios are
@@ -64,7 +64,7 @@ def beside_transformers(model: Any, reader: fr.Reader, examples: list[fr.Example
     values = [[r.value for r in sorted(ranked, key=lambda r: r.index)] for ranked in found["fastreader"]]
     apart = float(np.abs(np.array(values) - np.array(found["transformers"])).max())
     return {
-        "what": "10 passages of 100 words, beside transformers float32 padded",
+        "what": "10 passages of 100 words, against transformers float32 padded",
         "seconds": seconds,
         "ratio": round(seconds["fastreader"] / seconds["transformers"], 3),
         "nats_a_token_apart": round(apart, 5),
@@ -80,7 +80,7 @@ def together(reader: fr.Reader, examples: list[fr.Example], count: int, number: 
     }
     seconds, _ = rounds(ways, count)
     return {
-        "what": f"{len(questions)} questions of {number} passages of {words} words in one call, beside one at a time",
+        "what": f"{len(questions)} questions of {number} passages of {words} words in one call, against one at a time",
         "seconds": seconds,
         "rate": round(seconds["one at a time"] / seconds["one call"], 3),
     }
@@ -94,7 +94,7 @@ def texts(example: fr.Example, count: int, length: int = WORDS) -> list[str]:
 
 
 def rounds(ways: dict[str, Callable[[], Any]], count: int) -> tuple[dict[str, float], dict[str, Any]]:
-    """Run all ways in turn, once to warm them; return the median seconds and the last results of each."""
+    """Run all ways alternating, once to warm them. Return the median seconds and the last results of each."""
     times: dict[str, list[float]] = {name: [] for name in ways}
     found = {name: run() for name, run in ways.items()}
     for _ in range(count):

@@ -6,7 +6,7 @@ visible pairs, LM head at scored places) and bytes (weights once a pass, activat
 keys and values); a real pass is slower than either.
 
     python benchmarks/roofline.py                       all ways on A100 and H100, Llama-3-8B, W1
-    python benchmarks/roofline.py --cpu --achieved 5.0  this CPU, the packaged reader, beside 5.0 seconds as measured
+    python benchmarks/roofline.py --cpu --achieved 5.0  this CPU, the packaged reader, against 5.0 measured seconds
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def main() -> None:
         "--tokenizer", default="smollm2-135m", help="packaged reader whose tokenizer makes the workload"
     )
     parser.add_argument("--cpu", action="store_true", help="this CPU and the packaged reader instead of the GPUs")
-    parser.add_argument("--achieved", type=float, help="seconds a packed pass took, to be set beside its floor")
+    parser.add_argument("--achieved", type=float, help="seconds a packed pass took, to compare with its floor")
     arguments = parser.parse_args()
     import transformers
 
@@ -103,7 +103,7 @@ def ways(workload: workloads.Workload) -> list[Way]:
 
 
 def bytes_moved(way: Way, config: Any) -> float:
-    """Weights once a pass; activations into and out of each linear layer, keys and values, 2 bytes each."""
+    """Weights once a pass. Activations into and out of each linear layer, keys and values, 2 bytes each."""
     size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     heads, keys = config.num_attention_heads, config.num_key_value_heads
     weights = 2.0 * (work.linear_parameters(config) + config.vocab_size * config.hidden_size)

@@ -1,7 +1,7 @@
 """The server under load: clients that rerank and score, every answer held to the direct call.
 
 Starts `create_app` in this process, first with packing and then without, sends the same requests from C clients for S
-seconds each, and prints the rate, p50 and p95, and the tokens computed against those of the calls alone. An answer that
+seconds each, and prints the rate, p50 and p95, and the tokens computed, against separate calls. An answer that
 is lost, or further than 1e-3 from the direct call in relevance, ends the run. Then ten questions are sent at once
 over the same three passages of 100 words. Predicted before the first run: with packing, 2 to 4 times the requests.
 
@@ -68,7 +68,7 @@ def main() -> None:
 
 @contextmanager
 def serving(reader: fr.Reader, pack: bool):
-    """Run the server in a thread; yield its address."""
+    """Run the server in a thread. Yield its address."""
     app = create_app(reader, ServerSettings(pack=pack, timeout=300, max_requests=256))
     server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=0, log_level="error"))
     thread = threading.Thread(target=server.run)
@@ -83,7 +83,7 @@ def serving(reader: fr.Reader, pack: bool):
 
 
 def load(url, clients, seconds, queries, texts, direct) -> dict:
-    """Send requests from all clients; return rate, times and tokens."""
+    """Send requests from all clients. Return rate, times and tokens."""
     end, times, failures = time.monotonic() + seconds, [], []
 
     def client(number: int) -> None:
@@ -133,7 +133,7 @@ def load(url, clients, seconds, queries, texts, direct) -> dict:
 
 
 def burst(url, queries, passages) -> float:
-    """Send ten questions at once over the same passages; return the tokens computed of those of the calls alone."""
+    """Send ten questions at once over the same passages. Return the computed share of the tokens of separate calls."""
     asked = [f"{queries[i % len(queries)]} ({i})" for i in range(10)]
     barrier = threading.Barrier(10)
 

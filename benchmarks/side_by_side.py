@@ -1,6 +1,6 @@
-"""Seconds, peak memory and error of one packed pass beside the ways people take to the same log-likelihoods.
+"""Measure seconds, peak memory and error of a packed pass and of other ways to the same log-likelihoods.
 
-Every way runs in a process of its own, in turn, several rounds, so that all see the same machine and each has
+Every way runs in a separate process, alternating, for several rounds, so that all see the same machine and each has
 its own peak. The rate of a plain matrix product is measured before and after: when it fell by more than a
 quarter, something else was running and the run is marked as loaded. A pass is held against the fastest product of the
 machine that keeps its precision's promise, in its own process, the faster of just before and just after it. On a GPU
@@ -10,7 +10,7 @@ every way runs once before it is timed.
     python benchmarks/side_by_side.py --workload w2 w3     others (see workloads.py)
     python benchmarks/side_by_side.py --plot times.svg     a picture of the last run of each workload
 
-vLLM, llama.cpp and OpenVINO GenAI are peers on request, in environments of their own: name their ways by --ways and
+vLLM, llama.cpp and OpenVINO GenAI are peers on request, in separate environments: name their ways by --ways and
 their interpreters by --vllm-python, --llamacpp-python and --openvino-python. Without, the error says how to make one.
 OpenVINO GenAI gives no log-likelihoods: it reads the contexts alone, and its next tokens are compared.
 """
@@ -105,7 +105,7 @@ def main() -> None:
 
 
 def prepare(arguments: argparse.Namespace) -> None:
-    """Check that the peers in environments of their own can run, before anything takes time.
+    """Check that the peers in separate environments can run, before anything takes time.
 
     Raises:
         ValueError: if one cannot; the message says how to set it up.
@@ -174,7 +174,7 @@ def run(arguments: argparse.Namespace, name: str) -> None:
 
 
 def others(rows: dict[str, dict[str, Any]]) -> list[str]:
-    """Peers in environments of their own whose results say that they did other work."""
+    """Peers in separate environments whose results say that they did other work."""
     found = []
     for way, row in rows.items():
         far = row.get("error_median", 0.0) > MOST_ERROR or row.get("first_tokens_like_truth", 1.0) < FEWEST_TOKENS
@@ -201,7 +201,7 @@ def spawn(arguments: argparse.Namespace, name: str, way: tuple[str, str]) -> dic
 
 
 def child(arguments: argparse.Namespace, name: str, way: str, precision: str) -> dict[str, Any]:
-    """Load, then time one way once; the peak is what memory rose to above the loaded model."""
+    """Load, then time one way once. The peak is what memory rose to above the loaded model."""
     from fastreader.models.loading.packaged import PACKAGED, folder_of
 
     folder = str(folder_of(arguments.model)) if arguments.model in PACKAGED else arguments.model
@@ -265,7 +265,7 @@ def child(arguments: argparse.Namespace, name: str, way: str, precision: str) ->
 def elsewhere(
     arguments: argparse.Namespace, kind: str, precision: str, folder: str, workload: workloads.Workload
 ) -> dict[str, Any]:
-    """Ask a peer in an environment of its own."""
+    """Ask a peer in a separate environment."""
     python = getattr(arguments, f"{kind}_python")
     if kind == "vllm":
         return apart.vllm(python, folder, workload)

@@ -1,9 +1,9 @@
-"""Stages 2 to 4 of SuRe beside the same prompts sent one by one through transformers, nothing kept between calls.
+"""Compare stages 2 to 4 of SuRe with the same prompts sent one by one through transformers, without a cache.
 
-The prompts are those SuRe makes for the questions with the reader in float32. Every way then runs them in a process of
-its own, in turn, several rounds. Each label is a call of its own for transformers. With "no cache at all" the keys and
-values are not even kept from one new token to the next: that takes minutes a question, so it has a number of questions
-and of rounds of its own, and is compared on these questions. The bars are at the end, each with pass or FAIL.
+The prompts are the ones SuRe makes for the questions with the reader in float32. Every way then runs them in a separate
+process, alternating, for several rounds. For transformers, each label is a separate call. With "no cache at all" the
+keys and values are not even kept from one new token to the next. That takes minutes a question, so it has fewer
+questions and rounds, and is compared on these questions. The bars are at the end, each with pass or FAIL.
 
     python benchmarks/sure_cost.py DATA                              all ways
     python benchmarks/sure_cost.py --questions 1 --passages 2 --max-summary-tokens 4 --rounds 1    to see it work
@@ -178,7 +178,7 @@ def both(told: dict[str, list[Any]], question: dict[str, Any], stage: str) -> li
 
 
 def bars(record: dict[str, Any], runs: dict[str, list[dict[str, Any]]]) -> list[dict[str, Any]]:
-    """What was to be reached, what was, and whether: tokens, and our seconds beside transformers' of the same type."""
+    """Return bars, measured values and verdicts: tokens, and our seconds against transformers' in the same dtype."""
     given, computed = (sum(part[i] for part in record["tokens"].values()) for i in (0, 1))
     second = record["tokens"]["summaries"][1] / record["tokens"]["summaries"][0]
     found = [

@@ -1,4 +1,4 @@
-"""The ways in which `sure_cost.py` has SuRe's prompts answered, each in a process of its own."""
+"""The ways in which `sure_cost.py` has SuRe's prompts answered, each in a separate process."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Run = Callable[[dict[str, Any]], list[Any]]
 
 
 def child(model: str, work: list[dict[str, Any]], way: str, precision: str) -> dict[str, Any]:
-    """Load, warm up, then run all requests once; seconds by question and stage, and what came out."""
+    """Load, warm up, then run all requests once. Seconds by question and stage, and what came out."""
     if way == "fastreader":
         run = fastreader_runner(model, precision)
     else:
@@ -45,7 +45,7 @@ def child(model: str, work: list[dict[str, Any]], way: str, precision: str) -> d
 
 
 def warm_up(run: Run, question: dict[str, Any]) -> None:
-    """Weights are read from the disk and laid out when first used; that is nobody's time."""
+    """Weights are read from the disk and laid out when first used. That is nobody's time."""
     prompt = question["summaries"]["prompts"][0][:16]
     run({**question["summaries"], "prompts": [prompt], "max_new_tokens": 2})
     run({**question["validity"], "prompts": [(prompt, question["validity"]["prompts"][0][1])]})

@@ -26,7 +26,7 @@ NAMES = ("w1", "w1p", "w2", "w3", "w4")
 
 @dataclass(frozen=True)
 class Workload:
-    """Groups of sequences; results come in the order of `sequences`."""
+    """Groups of sequences. Results come in the order of `sequences`."""
 
     name: str
     groups: list[Group]

@@ -131,7 +131,7 @@ def write(options: argparse.Namespace, settings: dict[str, object], keys: list[s
 
 
 def annotated(example: fr.Example, n: int) -> int | None:
-    """Return the index of the passage marked as gold among the first n; having the answer is not enough."""
+    """Return the index of the passage marked as gold among the first n. Having the answer is not enough."""
     return gold_of(example.passages[:n], ("is_gold",))
 
 

@@ -92,7 +92,7 @@ def study(arguments: argparse.Namespace) -> None:
 
 
 def found_in(reader: Reader, item: Row, part: str) -> Row:
-    """Return the row of a question; both versions of its passages share a session."""
+    """Return the row of a question. Both versions of its passages share a session."""
     row = {name: item[name] for name in ("odd", "supporting", "form")}
     answers = [item["right"], item["replaced"]]
     with reader.session(cache_scored=True) as session:

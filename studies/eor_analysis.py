@@ -40,7 +40,7 @@ def at_floor(rows: Sequence[Answers], measure: str) -> bool:
 
 
 def best_of_halves(rows: Sequence[Answers], measure: str, first: np.ndarray) -> list[str]:
-    """Return the best single retriever on each half; by containment if no answer is right by the measure."""
+    """Return the best single retriever on each half. By containment if no answer is right by the measure."""
     correct = correctness(rows, "contained" if at_floor(rows, measure) else measure)
     return [rows[0].retrievers[int(correct[part].mean(axis=0).argmax())] for part in (first, ~first)]
 
@@ -48,7 +48,7 @@ def best_of_halves(rows: Sequence[Answers], measure: str, first: np.ndarray) -> 
 def analyse(
     output: Path, names: Sequence[str], by: Sequence[str], *, starts: int = 16, reader: Reader | None = None
 ) -> dict[str, Any]:
-    """Analyse the answers in `output` and those of its control.
+    """Analyse the answers in `output` and the answers of its control.
 
     Raises:
         InputError: if an answer of the control is missing.
@@ -108,7 +108,7 @@ class Fits:
         self.starts, self.seed = starts, seed
 
     def unweighted(self, sets: Sequence[Sequence[Answers]]) -> np.ndarray:
-        """Return correctness with equal weights; sets[h] are the answers that belong to half h's choice."""
+        """Return correctness with equal weights. Sets[h] are the answers that belong to half h's choice."""
         plain = [won(Voter(self.similarities), rows, correctness(rows, self.measure)) for rows in sets]
         return np.where(self.first, plain[1], plain[0])
 
@@ -140,7 +140,7 @@ def won(voter: Voter, rows: Sequence[Answers], correct: np.ndarray) -> np.ndarra
 def one_measure(
     measure: str, rows: Sequence[Answers], others: dict[str, list[list[Answers]]], voters: Fits
 ) -> dict[str, Any]:
-    """Evaluate all conditions by one measure of correctness; no value is of a question that was fitted on."""
+    """Evaluate all conditions by one measure of correctness. No value is of a question that was fitted on."""
     names, first = rows[0].retrievers, voters.first
     correct = correctness(rows, measure)
     best = best_of_halves(rows, measure, first)
@@ -192,7 +192,7 @@ def one_measure(
 def lose_ratio(
     correct: np.ndarray, value: np.ndarray, own: np.ndarray, *, resamples: int = 2000, seed: int = 0
 ) -> dict[str, float | None]:
-    """Return MRLR (Eq. 3) of a condition beside the retrievers, with a percentile bootstrap interval over questions.
+    """Return MRLR (Eq. 3) of a condition against the retrievers, with a percentile bootstrap interval over questions.
 
     A condition that gives a retriever's own answer (the best single one) is not compared with that retriever.
 

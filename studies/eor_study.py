@@ -1,4 +1,4 @@
-"""The ensemble of retrievers on real questions, beside single retrievers and a control of equal cost.
+"""Compare the ensemble of retrievers with single retrievers and a control of equal cost, on real questions.
 
     python studies/eor_study.py DATA POOL --questions 300 --output eor.jsonl --report eor
 
@@ -81,7 +81,7 @@ def main() -> None:
 
 
 def settings(arguments: argparse.Namespace, reader: Reader) -> dict[str, Any]:
-    """Return the settings that the answers depend on; a file made with others cannot be resumed."""
+    """Return the settings that the answers depend on. A file made with others cannot be resumed."""
     return {
         "reader": reader_identity(reader.describe()),
         "retrievers": arguments.retrievers,
@@ -110,7 +110,7 @@ def sources(arguments: argparse.Namespace, pool_digest: str) -> dict[str, Any]:
 
 
 def encoded(arguments: argparse.Namespace, pool: Sequence[Passage], pool_digest: str) -> Dense:
-    """Index the pool with the encoder; vectors stored beside --output serve the same pool and encoder only."""
+    """Index the pool with the encoder. Vectors stored next to --output serve the same pool and encoder only."""
     path = arguments.output.with_suffix(".vectors.npz")  # encoding the pool takes minutes on a CPU
     made_from = f"{pool_digest} {arguments.encoder}"
     if path.exists():
@@ -188,7 +188,7 @@ def samples(
     documents: Sequence[Document],
     count: int,
 ) -> list[list[str | None]]:
-    """Sample `count` answers from each document; None if its retrieval failed."""
+    """Sample `count` answers from each document. None if its retrieval failed."""
     texts = load_texts(arguments.texts)
     prompts, places = [], []
     for i, ((_, row), document) in enumerate(zip(part, documents, strict=True)):

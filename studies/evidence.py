@@ -5,13 +5,13 @@
 
 The primary contrast, stated before the first row: passages arranged by their BM25 scores (`arrange-bm25`) against the
 retriever's order (`retriever`), in nats of the right answers (log-sum-exp over the aliases). No calibration has seen
-the questions: the shipped ones were measured on questions from 700 on, and only those before are read here. The rows of
-SmolLM2 are those of `moi_study.py` (`results/moi5`, `results/moi10`), whose calibrations are cross-fitted; of
+the questions: the shipped ones were measured on questions from 700 on, and only earlier ones are read here. The rows of
+SmolLM2 come from `moi_study.py` (`results/moi5`, `results/moi10`), whose calibrations are cross-fitted. Of
 these, too, only questions before 700 count. The two `uncalibrated` methods see a reader whose calibrations are hidden,
-and pool the scores of their own calls, question by question.
+and pool the scores of their calls, question by question.
 
-`--observations` reads a run of `moi_study.py` instead of scoring: a pool takes the stored scores of each question in
-turn, and only the orders that follow from the pool before it are read.
+`--observations` reads a run of `moi_study.py` instead of scoring: a pool takes the stored scores question by
+question, and only the orders that follow from the pool before it are read.
 
 Rows hold numbers and no text of the data, and are appended as they come, so the same command resumes a stopped run.
 `--seconds` ends a run in time. Orders that cost nothing come first, then those that score (`--scored` questions), then

@@ -38,7 +38,7 @@ STRATA: dict[str, Callable[[Row], bool]] = {
 
 
 def runs(folder: Path = FOLDER) -> Iterator[tuple[str, list[Row]]]:
-    """Yield the name and rows of each run; rows of one question in several files are joined."""
+    """Yield the name and rows of each run. Rows of one question in several files are joined."""
     for name in ("moi5", "moi10"):
         yield f"smollm2-135m, N = {name[3:]}, cross-fitted", _before(rows_of(RESULTS / name / "readings.jsonl"))
     stages = sorted({path.name.partition(".jsonl")[0] for path in folder.glob("*.jsonl*")})
@@ -95,7 +95,7 @@ def _against(rows: list[Row], stored: str, measure: str) -> Row:
 
 
 def write_report(folder: Path = FOLDER) -> None:
-    """Write report.json and report.md beside the rows."""
+    """Write report.json and report.md next to the rows."""
     report = {name: summary(rows) for name, rows in runs(folder)}
     write_both(folder / "report", report, markdown(report))
 

@@ -5,7 +5,7 @@
 
 For each question: its answers with the gold passage at each place (the paper's table 7; questions without one are
 skipped there), the L1 distances of the answer's first token between random orders (appendix B), and the scores of 3N
-random orders, from which each question's own joint solve gives a bias (figure 6), beside the pooled calibration.
+random orders, from which each question's own joint solve gives a bias (figure 6), compared with the pooled calibration.
 Polarity (table 8) is in the report of moi_study.py. Rows are appended as they come; the same command resumes a run.
 """
 
@@ -105,7 +105,7 @@ def analysed(reader: Reader, template: Template, example: Example, a: argparse.N
 
 
 def write_report(folder: Path) -> None:
-    """Write analyses.json and analyses.md beside the rows."""
+    """Write analyses.json and analyses.md next to the rows."""
     rows = list(rows_of(folder / "analyses.jsonl"))
     if not rows:
         raise SystemExit(f"{folder}: no rows yet")

@@ -15,7 +15,7 @@ _worker: Any = None  # the object of this process of the pool
 
 
 class Jobs:
-    """Runs a method of an object for many questions; a context manager.
+    """Runs a method of an object for many questions. A context manager.
 
     A stop loses the questions in progress, at most one for each process.
 
@@ -46,7 +46,7 @@ class Jobs:
             self._pool.shutdown(cancel_futures=True)
 
     def run(self, what: str, tasks: Mapping[int, tuple[Any, ...]]) -> Iterator[tuple[int, Any]]:
-        """Yield (key, ``what(key, *given)``) of each task as it finishes; raise the first error at the end."""
+        """Yield (key, ``what(key, *given)``) of each task as it finishes. Raise the first error at the end."""
         if self._pool is None:
             yield from ((key, getattr(self._own, what)(key, *given)) for key, given in tasks.items())
             return

@@ -86,7 +86,7 @@ def all_orders(
 
 @dataclass
 class _Question:
-    """All methods on one question; results that several of them need are computed once."""
+    """All methods on one question. Results that several of them need are computed once."""
 
     session: Session
     template: Template
@@ -99,7 +99,7 @@ class _Question:
     found: dict[str, Ordering] = field(default_factory=dict)
 
     def baseline(self, name: str) -> Row:
-        """Return a baseline's order; "-matched" ones place the scores of their plain one, which runs once."""
+        """Return a baseline's order. "-matched" ones place the scores of their plain one, which runs once."""
         plain = name.removesuffix("-matched")
         if plain == name or plain not in METHODS:
             found = self.ordering(name)
@@ -119,13 +119,13 @@ class _Question:
     def run(self, name: str) -> Ordering:
         settings = {"bias": self.bias, "seed": self.seed, "template": self.template, **self.options}
         found = METHODS[name](self.session, self.example.question, self.example.passages, **settings)
-        # It opens a session of its own, whose savings between the steps belong to the method.
+        # It opens another session, whose savings between the steps belong to the method.
         return found if name == "bayes-saliency-plus" else replace(found, stats=by_itself(found.stats))
 
     def query_likelihood(self) -> Ordering:
-        """Order as `baselines.qg`, from the scores at hand, with the tokens that it takes by itself."""
+        """Order as `baselines.qg`, from the available scores, with the tokens that it takes by itself."""
         if self.scores.query_logprobs is None:
-            raise InputError("qg: the scores at hand lack each passage alone")
+            raise InputError("qg: the available scores lack each passage by itself")
         alone = np.arange(len(self.example.passages))[:, None]
         return by_score("qg", self.scores.query_logprobs, self.cost(alone))
 

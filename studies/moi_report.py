@@ -27,7 +27,7 @@ STRATA: dict[str, Callable[[Row], bool]] = {
 
 
 def write_report(folder: Path, primary: tuple[str, str, str]) -> None:
-    """Write report.json and report.md beside the rows.
+    """Write report.json and report.md next to the rows.
 
     Args:
         folder: folder of the run.
@@ -56,7 +56,7 @@ def write_report(folder: Path, primary: tuple[str, str, str]) -> None:
 
 
 def collect(rows: list[Row]) -> dict[str, dict[str, dict[str, float]]]:
-    """Return method -> measure -> question id -> value; a method without an order for a question lacks it."""
+    """Return method -> measure -> question id -> value. A method without an order for a question lacks it."""
     values: dict[str, dict[str, dict[str, float]]] = {}
 
     def put(name: str, measure: str, key: str, value: float) -> None:
@@ -106,7 +106,7 @@ def interval(by_question: dict[str, float], clusters: dict[str, str]) -> dict[st
 def contrasts(
     values: dict[str, dict[str, dict[str, float]]], clusters: dict[str, str], primary: tuple[str, str, str]
 ) -> list[Row]:
-    """Compare the primary method with every other, in every measure; Holm over all but the primary contrast."""
+    """Compare the primary method with every other, in every measure. Holm over all but the primary contrast."""
     method, baseline, first = primary
     own = values.get(method, {})
     found = [

@@ -22,7 +22,7 @@ _DIGITS = 4  # of nats; bfloat16 products are off by more
 
 
 def observation(scores: PermutationScores) -> Row:
-    """Return the row of a question's scored orderings; `scores_of` restores them, without texts and candidates."""
+    """Return the row of a question's scored orderings. `scores_of` restores them, without texts and candidates."""
     values = scores.to_dict()
     row = {name: values[name] for name in _NEEDED}
     return row | {name: rounded(values[name]) for name in _NATS} | {"stats": asdict(scores.stats)}
@@ -57,7 +57,7 @@ def method_row(found: Row) -> Row:
 
 
 def read_once(orders: Sequence[Sequence[int]], results: Sequence[Outcome]) -> Row:
-    """Return the outcome of each order, by its passages; orders that several methods share appear once."""
+    """Return the outcome of each order, by its passages. Orders that several methods share appear once."""
     return {
         key(order): {name: rounded(getattr(result, name)) for name in MEASURES}
         for order, result in zip(orders, results, strict=True)
@@ -95,7 +95,7 @@ def tokens(stats: TreeStats) -> Row:
 
 
 def cluster_of(index: int, example: Example) -> str:
-    """Name the gold passage, wherever it was retrieved; a question without one is a cluster of its own."""
+    """Name the gold passage, wherever it was retrieved. A question without one is a separate cluster."""
     gold = gold_of(example.passages, ("is_gold",))
     return f"question {index}" if gold is None else f"passage {example.passages[gold].id}"
 

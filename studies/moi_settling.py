@@ -1,13 +1,13 @@
-"""What stored scores say about calibration without labels, and about the noise of scores; no reader runs.
+"""What stored scores say about calibration without labels, and about the noise of scores. No reader runs.
 
     python studies/moi_settling.py --output runs/settling
     python studies/moi_settling.py --output runs/settling --report
     python studies/moi_settling.py --score DATA
 
 Reads the observations that `moi_study.py` stored (studies/results/moi5 and moi10: real questions, random orderings,
-SmolLM2-135M), and those of a second reader, gemma-3-270m, one Latin square a question: those that `--score` added, and
-at N = 5 20 questions of `evidence.py`. Parts, each appended as it comes, so that a stopped run resumes with the
-same command:
+SmolLM2-135M), and the observations of a second reader, gemma-3-270m, one Latin square a question: all that `--score`
+added, and at N = 5 20 questions of `evidence.py`. Each part is appended as it comes, so that a stopped run
+resumes with the same command:
 
 - draws: 60 draws of 100 questions with N of their orderings each. Does the fit of the first 20 questions have its best
   place where the mean of the cross-fitted calibrations has it? Does the sequential procedure of `calibrate_reader`
@@ -109,7 +109,7 @@ def further(n: int) -> Path:
 
 
 def score(data: Path, n: int, seconds: float) -> None:
-    """Score one Latin square of each question after those of `evidence.py`, as `calibrate_reader` does."""
+    """Score one Latin square of each question after the scores of `evidence.py`, as `calibrate_reader` does."""
     reader = Reader.load(SECOND)
     settings = {"data": fingerprint(data), "reader": reader_identity(reader.describe()), "passages": n}
     examples = load_examples(data, limit=HELD_OUT)
@@ -195,7 +195,7 @@ def simulated(shape: str, n: int, number: int) -> Row:
 
 
 def settle(observed: list[Observations], best: int) -> Row:
-    """Look as `calibrate_reader` does; return whether and when it settled, and whether on the best place."""
+    """Look as `calibrate_reader` does. Return whether and when it settled, and whether on the best place."""
     for count in filter(is_look, range(len(observed) + 1)):
         found = look(observed[:count])
         if found.settled and found.bias is not None:
@@ -286,7 +286,7 @@ def hidden(n: int) -> Row:
 
 
 def report(folder: Path, rows: list[Row]) -> None:
-    """Write report.json and report.md beside the rows."""
+    """Write report.json and report.md next to the rows."""
     lines = ["# Calibration without labels, and the noise of scores", "", *_draws(rows), *_simulated(rows)]
     lines += [*_coverage(rows), *_designs(rows), *_hidden(rows)]
     kept = [{k: v for k, v in row.items() if k != "settings"} for row in rows]

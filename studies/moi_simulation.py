@@ -109,7 +109,7 @@ def calibrations(options: argparse.Namespace) -> Iterator[Cell]:
 
 
 def calibration(n: int, shape: str, noise: float, repeats: int, what: str) -> dict[str, Any]:
-    """Calibrate, then debias fresh questions of each design; cyclic rows under the calibration from Latin squares."""
+    """Calibrate, then debias fresh questions of each design. Cyclic rows under the calibration from Latin squares."""
     if shape == "flat" and noise == 0:
         return {"refused": "constant scores"}
     truth = bias_shape(shape, n)
@@ -189,7 +189,7 @@ def joints(options: argparse.Namespace) -> Iterator[Cell]:
 
 
 def joint(n: int, design: str, runs: int, what: str, noise: float = 0.0) -> dict[str, Any]:
-    """Run the paper's solve; count whether it fits, is right and is flagged."""
+    """Run the paper's solve. Count whether it fits, is right and is flagged."""
     flagged, reversed_, right, best, products, fits = 0, 0, 0, 0, [], []
     rng = np.random.default_rng(seed_of(what, n, design))
     for run in range(runs):

@@ -11,7 +11,7 @@ _MISSES = ("misses", "misses_flagged", "covers_flagged")
 
 
 def tables(rows: list[dict[str, Any]], about: str, confidence_level: float) -> str:
-    """Return the results as Markdown; `about` states the numbers of questions."""
+    """Return the results as Markdown. `about` states the numbers of questions."""
     calibrated = of(rows, "calibration")
     out = [
         "## Calibrated",

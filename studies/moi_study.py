@@ -84,14 +84,14 @@ def parse() -> argparse.Namespace:
     if arguments.jobs < 1:
         parser.error(f"--jobs: expected at least 1, got {arguments.jobs}")
     if not set(arguments.methods) - {ANSWERS}:
-        parser.error(f"--methods: expected a method that orders passages beside {ANSWERS}")
+        parser.error(f"--methods: expected a method that orders passages in addition to {ANSWERS}")
     if arguments.cross_encoder:
         arguments.methods += ["cross-encoder", "cross-encoder-matched"]
     return arguments
 
 
 def run(study: Study, jobs: Jobs) -> None:
-    """Observe, calibrate and read; skip the results that the logs of an earlier run hold."""
+    """Observe, calibrate and read. Skip the results that the logs of an earlier run hold."""
 
     def log(name: str, settings: dict[str, Any]) -> ResultLog:
         return ResultLog(unpack(study.arguments.output / name), settings=settings, resume=True)
@@ -190,7 +190,7 @@ class Study:
             return self.observed(self.reader, i, [str(error)])
 
     def observed(self, reader: ScoringReader, i: int, notes: list[str]) -> dict[str, Any]:
-        """Return the row; a session that caches its scored sequences reads each ordering once for both."""
+        """Return the row. A session that caches its scored sequences reads each ordering once for both."""
         a, example = self.arguments, self.examples[i]
         right = right_answers(example)  # scored only for "random-mean"; no method sees them
         scores = score_permutations(
@@ -315,7 +315,7 @@ class Study:
         }
 
     def keep(self, session: Session, example: Example, orders: Iterable[Sequence[int]]) -> list[str]:
-        """Prefill the prompts of these orders; return a note if memory does not hold them."""
+        """Prefill the prompts of these orders. Return a note if memory does not hold them."""
         prompts = reading_prompts(self.reader, example.question, example.passages, orders, self.template)
         try:
             session.prefill(*prompts, max_batch_tokens=self.arguments.max_batch_tokens)

@@ -1,4 +1,4 @@
-"""The paper's numbers (Llama2-7B: tables 1 to 3, and its claim about entropy), and ours beside them.
+"""The paper's numbers (Llama2-7B: tables 1 to 3, and its claim about entropy), and ours.
 
 An asterisk in the paper means that a difference is NOT significant.
 """
@@ -79,7 +79,7 @@ def verdict(ours: Contrast, paper: Published) -> str:
 
 
 def agreement(summary: NoiseSummary) -> tuple[str, dict[str, dict[str, object]]]:
-    """Return our differences beside the paper's, as Markdown and as JSON values."""
+    """Return our differences and the paper's, as Markdown and as JSON values."""
     rows = {c.name: (c, PUBLISHED[c.name]) for c in summary.comparison.contrasts if c.name in PUBLISHED}
     table = ["| layout | against | ours | p, Holm | paper | |", "| - | - | - | - | - | - |"]
     found: dict[str, dict[str, object]] = {}
@@ -98,7 +98,7 @@ def agreement(summary: NoiseSummary) -> tuple[str, dict[str, dict[str, object]]]
             "verdict": found_verdict,
         }
     text = (
-        "Differences beside the paper's (Llama2-7B; 10,000 questions with the gold passage given, 2,889 with BM25's "
+        "Differences next to the paper's (Llama2-7B; 10,000 questions with the gold passage given, 2,889 with BM25's "
         f"retrieved alone). *: not significant in the paper. Ours is significant if the p value, Holm-corrected "
         f"except for the primary contrast, is below {SIGNIFICANT}.\n\n"
     )
@@ -108,7 +108,7 @@ def agreement(summary: NoiseSummary) -> tuple[str, dict[str, dict[str, object]]]
 def entropy_ratios(
     entropies: Mapping[str, Sequence[float]], scaled: Mapping[str, Sequence[float]], clusters: Sequence[object]
 ) -> tuple[str, dict[str, dict[str, object]]]:
-    """Compare the entropy of attention under each layout with that under gold alone; the paper reports 3 times."""
+    """Compare the entropy of attention under each layout with that under gold alone. The paper reports 3 times."""
     header = "| layout | entropy, nats | over gold alone | less gold alone | p | over log of prompt tokens |"
     table, found = [header, "| - | - | - | - | - | - |"], {}
     gold = entropies["gold"]

@@ -1,7 +1,7 @@
 """The Power of Noise on real questions: effect of the passages' kind, number and place on a reader's accuracy.
 
 Runs a study of noise layouts in a folder that `fastreader report` reads too; the same command resumes a stopped run.
-Then (or only this, with --report) writes report.md, report.json and figures beside the paper's numbers into paper/.
+Then (or only this, with --report) writes report.md, report.json and figures that compare with the paper into paper/.
 
     python studies/noise_study.py questions.jsonl.gz pool.jsonl.gz --questions 300 --attention 50 --output runs/noise
     fastreader report runs/noise -o noise.html

@@ -153,7 +153,7 @@ def shares(row: Row) -> np.ndarray:
 
 
 def evidence(row: Row) -> np.ndarray:
-    """Return float64 [K, E], the columns of `EVIDENCE`; unverified candidates are neutral in the last two."""
+    """Return float64 [K, E], the columns of `EVIDENCE`. Unverified candidates are neutral in the last two."""
     mean, count = shares(row), len(row["written"])
     logs = np.array(row["logprobs"])
     valid, preferred = np.full(count, 0.5), np.zeros(count)

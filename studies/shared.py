@@ -22,7 +22,7 @@ def make_parser(description: str | None) -> argparse.ArgumentParser:
 
 
 def moi_parser(description: str | None, questions: int) -> argparse.ArgumentParser:
-    """Return a parser with the arguments of the MoI study and its analyses; `questions` is a default."""
+    """Return a parser with the arguments of the MoI study and its analyses. `questions` is a default."""
     parser = make_parser(description)
     parser.add_argument("data", type=Path, help="questions with ranked passages, one flagged as gold, and answers")
     parser.add_argument("--output", type=Path, required=True, help="folder of the run")
@@ -38,7 +38,7 @@ def moi_parser(description: str | None, questions: int) -> argparse.ArgumentPars
 
 
 def fingerprint(path: Path) -> str:
-    """Return 16 digits that distinguish data files; settings of a run hold them."""
+    """Return 16 digits that distinguish data files. Settings of a run hold them."""
     return file_digest(path)[:16]
 
 
@@ -48,7 +48,7 @@ def packed(log: Path) -> Path:
 
 
 def rows_of(log: Path) -> Iterator[dict[str, Any]]:
-    """Yield the results of a log; without the plain file, those of its compressed form."""
+    """Yield the results of a log. Without the plain file, read its compressed form."""
     if log.exists() or not packed(log).exists():
         yield from iter_results(log)
         return
@@ -57,7 +57,7 @@ def rows_of(log: Path) -> Iterator[dict[str, Any]]:
 
 
 def unpack(log: Path) -> Path:
-    """Decompress a log of which only the compressed form exists, so that results can be appended; return its path."""
+    """Decompress a log of which only the compressed form exists, so that results can be appended. Return its path."""
     if packed(log).exists() and not log.exists():
         with gzip.open(packed(log), "rt", encoding="utf-8", newline="") as lines, replacing(log) as plain:
             shutil.copyfileobj(lines, plain)

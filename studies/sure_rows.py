@@ -58,7 +58,7 @@ class Row:
 
         Args:
             example: the question with the passages that the row reads.
-            settings, readers: those of the study.
+            settings, readers: as in the study.
             answered: questions to show; the row uses the last `shots`.
             load: loads a reader by name.
         """

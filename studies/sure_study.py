@@ -64,7 +64,7 @@ def main() -> None:
 
 
 def study(arguments: argparse.Namespace) -> int:
-    """Answer all questions that have no answer yet; return the number of failures."""
+    """Answer all questions that have no answer yet. Return the number of failures."""
     rows = [parse_row(name) for name in arguments.methods]
     examples = load_examples(arguments.data)
     asked = examples[: arguments.questions]
@@ -114,7 +114,7 @@ def limited(example: Example, row: Row, passages: int) -> Example:
 
 
 def answer(store: Store, jobs: dict[str, SureJob]) -> int:
-    """Run the jobs that have no result, and store and measure the answers; return the number of failures."""
+    """Run the jobs that have no result, and store and measure the answers. Return the number of failures."""
     todo = [key for key, job in jobs.items() if store.result(key, job.example) is None]
     failed = 0
     for key, outcome in zip(todo, run_group([jobs[key] for key in todo], store.checkpoint(todo)), strict=True):

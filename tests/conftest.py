@@ -26,7 +26,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def packaged_folder() -> Path:
-    """The packaged reader's folder; `make test` pulls it first and sets FASTREADER_REQUIRE_MODEL."""
+    """The packaged reader's folder. `make test` pulls it first and sets FASTREADER_REQUIRE_MODEL."""
     if not is_cached(PACKAGED):
         if os.environ.get("FASTREADER_REQUIRE_MODEL"):
             pytest.fail(f"{PACKAGED} is not in the cache")

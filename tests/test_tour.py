@@ -10,7 +10,7 @@ NOTEBOOK = Path(__file__).parent.parent / "examples" / "tour.ipynb"
 
 
 def run(source, names):
-    """Run a cell; return the value of its last line if that is an expression, as a notebook shows it."""
+    """Run a cell. Return the value of its last line if that is an expression, as a notebook shows it."""
     tree = ast.parse(source)
     last = tree.body.pop() if isinstance(tree.body[-1], ast.Expr) else None
     exec(compile(tree, str(NOTEBOOK), "exec"), names)

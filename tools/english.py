@@ -64,7 +64,7 @@ METAPHORS = {
     "silences": "use suppresses",
 }
 PROPER = {"tower", "towers", "company", "door"}  # capitalised, they are parts of names
-PENDING = ("src", "tests", "benchmarks", "studies", "tools", "examples", "docs", "CONTRIBUTING.md", "README.md")
+PENDING = ("src",)
 STRINGS = {tokenize.STRING, getattr(tokenize, "FSTRING_MIDDLE", tokenize.STRING)}  # f-strings since Python 3.12
 FOLDERS = (
     "src",

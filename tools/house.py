@@ -1,4 +1,4 @@
-"""Print the figures that the layout of the package is held to; exit with 1 if one is over its bar.
+"""Print the figures that the layout of the package is held to. Exit with 1 if one is over its bar.
 
     python tools/house.py                   structure, lines and functions entered by warm calls
     python tools/house.py --static          structure and lines only; no model is loaded
@@ -80,7 +80,7 @@ def import_graph(source: Path) -> Graph:
 
 
 def rooms(graph: Graph, folder: str = PACKAGE) -> Graph:
-    """Return the graph of what is directly in a folder of the package; names of its ``__init__`` are left out."""
+    """Return the graph of what is directly in a folder of the package. Names of its ``__init__`` are left out."""
     depth, inside = folder.count(".") + 1, f"{folder}."
     entries: Graph = {}
     for module, imported in graph.items():
@@ -158,7 +158,7 @@ def check_lines(source: Path) -> int:
 def repeated_classes(source: Path) -> list[str]:
     """Return the names that several classes have, but for those that the integrations give their users.
 
-    Each library's users look for `FastreaderRerank`, as for `CohereRerank` elsewhere.
+    Each library's users look for `FastreaderRerank`, as they know `CohereRerank`.
     """
     names = [
         node.name

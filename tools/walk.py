@@ -53,7 +53,7 @@ def read(file: Path, name: str) -> Module:
 
 
 class Walk:
-    """The trip of a parameter; `stops` are the modules it stays in, in order.
+    """The trip of a parameter. `stops` are the modules it stays in, in order.
 
     Args:
         modules: by dotted name.

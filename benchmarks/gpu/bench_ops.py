@@ -4,7 +4,7 @@
         [--seconds 120] [--results FILE]
 
 Times are medians with the 10th and 90th percentile in milliseconds, with cold caches (triton.testing.do_bench clears
-L2 between runs) and once with warm ones. The floor beside each is the least time of its useful operations and bytes, at
+L2 between runs) and once with warm ones. The floor of each is the least time of its useful operations and bytes, at
 the rates of a bf16 product and of a copy, measured first. An op with a wrong result is not timed. Rows are written as
 they are measured, since compiling FlexAttention can take minutes.
 """
@@ -273,7 +273,7 @@ def bench_logprob(rows: int, shape: Shape) -> Iterator[Timed]:
 
 
 def bench_pointwise(shape: Shape, tokens: int = 12_701) -> Iterator[Timed]:
-    """Yield norm, rotary embedding and gate; each value is read and written once."""
+    """Yield norm, rotary embedding and gate. Each value is read and written once."""
     torch.manual_seed(SEED)
     stream = torch.randn(tokens, shape.width, device="cuda")
     weight = torch.randn(shape.width, device="cuda")
@@ -297,7 +297,7 @@ def bench_pointwise(shape: Shape, tokens: int = 12_701) -> Iterator[Timed]:
 
 
 def bench_decode(shape: Shape, rows: int, prompt: int = 700, new: int = 64) -> Iterator[Timed]:
-    """Yield attention of rows that each write a token after a prompt of their own."""
+    """Yield attention of rows that each generate a token after a separate prompt."""
     torch.manual_seed(SEED)
     query = torch.randn(rows, shape.heads, shape.size, device="cuda", dtype=DTYPE)
     parts = [torch.randn(rows * n, shape.key_heads, shape.size, device="cuda", dtype=DTYPE) for n in (prompt, new)]

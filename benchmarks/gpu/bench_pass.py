@@ -1,10 +1,10 @@
-"""Time whole passes and steps of writing on a CUDA device, on models of random weights, beside transformers.
+"""Time whole passes and generation steps on a CUDA device, with random weights, compared with transformers.
 
     python benchmarks/gpu/bench_pass.py [--model smollm2-135m] [--workload W1] [--precision fast] [--seconds 240]
         [--profile] [--results FILE]
 
 A pass covers everything from token ids to log-likelihoods, packing and launching included. Each way runs twice before
-it is timed (CUDA graphs are recorded at their second pass), and the ways of a workload alternate. The floor beside each
+it is timed (CUDA graphs are recorded at their second pass), and the ways of a workload alternate. The floor of each
 figure is the least time of the useful operations and bytes at the rates of a bf16 product and of a copy, measured
 first. Rows are written as they are measured. `--profile` reports what the device did in a pass.
 """
@@ -102,7 +102,7 @@ def timed(way: Callable[[], Any]) -> float:
 
 
 def bench_pass(rows: Rows, model: TreeModel, own: Any, name: str, workload: str, precision: str, rates: Rates) -> None:
-    """Time the ways of one workload, alternating; a way for which memory or time does not suffice is left out."""
+    """Time the ways of one workload, alternating. A way for which memory or time does not suffice is left out."""
     sequences = SEQUENCES[workload]()
     floor = pass_floor(PrefixTree.build(sequences), own.config, rates)
     ways = ways_of(model, own, sequences, beside=precision == "fast" and workload in ("W1", "W2"))
@@ -128,7 +128,7 @@ def bench_pass(rows: Rows, model: TreeModel, own: Any, name: str, workload: str,
 
 
 def bench_steps(rows: Rows, model: TreeModel, own: Any, name: str, count: int, rates: Rates) -> None:
-    """Time steps of writing `count` texts after prompts of their own, launched one by one and as a CUDA graph."""
+    """Time steps of generating `count` texts after separate prompts, launched one by one and as a CUDA graph."""
     rng = np.random.default_rng(0)
     prompts = [rng.integers(0, 49_152, PROMPT).tolist() for _ in range(count)]
     tree = PrefixTree.build([(prompt, []) for prompt in prompts])

@@ -1,4 +1,4 @@
-"""One table and one picture of rows that were measured on a device; needs none.
+"""One table and one picture of rows that were measured on a device. Needs none.
 
     python benchmarks/gpu/gpu_report.py ROWS.jsonl [--picture FILE.svg]
 
@@ -31,7 +31,7 @@ def latest(path: Path) -> Found:
 
 
 def table(found: Found) -> str:
-    """Return the rows as a Markdown table, ways of the same case beside its first."""
+    """Return the rows as a Markdown table, ways of the same case next to its first."""
     lines = [
         "| device | model | case | way | ms (10 % .. 90 %) | warm | floor | times the floor | times the first way |",
         "|-|-|-|-|-|-|-|-|-|",

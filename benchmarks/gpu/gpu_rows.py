@@ -1,4 +1,4 @@
-"""Rows of measurements on a device: what was timed, beside the least time it could take; written one by one."""
+"""Rows of measurements on a device: what was timed, and the least time it could take. Written one by one."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Rows:
 
 
 def read(path: Path) -> Iterator[tuple[dict[str, Any], Row]]:
-    """Yield (its run's device and versions, row) for each row of a file; a line cut off at the end is left out."""
+    """Yield (its run's device and versions, row) for each row of a file. A line cut off at the end is left out."""
     lines = path.read_text().splitlines(keepends=True)
     for line in lines:
         if not line.endswith("\n"):

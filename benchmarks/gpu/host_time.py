@@ -37,7 +37,7 @@ PROMPT, TOKENS = 700, 40  # of a text to write, and written
 
 
 def pretended_model(folder: str, precision: str = "fast") -> TreeModel:
-    """Return a model as it would be on a GPU, on the meta device; call it within `pretended`."""
+    """Return a model as it would be on a GPU, on the meta device. Call it within `pretended`."""
     loaded = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)
     return on_meta(TreeModel(loaded, "pretended", precision, {"fast": "bf16", "high": "bf16x3"}[precision], own=True))
 
@@ -98,7 +98,7 @@ def pass_milliseconds(model: TreeModel, tree: PrefixTree, passes: int) -> tuple[
 
 
 def step_milliseconds(model: TreeModel, texts: int, replayed: bool) -> float:
-    """Return least host milliseconds of a step of writing after prompts of their own, reading the tokens included."""
+    """Return least host milliseconds of a generation step after separate prompts, reading the tokens included."""
     rng = np.random.default_rng(0)
     prompts = [rng.integers(5, 100, PROMPT).tolist() for _ in range(texts)]
     tree = PrefixTree.build([(prompt, []) for prompt in prompts])

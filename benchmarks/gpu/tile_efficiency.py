@@ -1,4 +1,4 @@
-"""Count the tile efficiency of the Triton kernel on the workloads from its schedule; needs no device.
+"""Count the tile efficiency of the Triton kernel on the workloads from its schedule. Needs no device.
 
 `python benchmarks/gpu/tile_efficiency.py` prints the table in docs/kernels.md.
 """

@@ -31,7 +31,7 @@ class Simulated:
 
 
 def bias_shape(name: str, length: int) -> FloatArray:
-    """Return a position bias of a named shape: float64 [L], sum zero, unit norm; "flat" is all zeros.
+    """Return a position bias of a named shape: float64 [L], sum zero, unit norm. "flat" is all zeros.
 
     Raises:
         InputError: if `name` is not one of `SHAPES`.

@@ -1,4 +1,4 @@
-"""Peers in environments of their own: the message without one, the request to one, and the use of an answer.
+"""Peers in separate environments: the message without one, the request to one, and the use of an answer.
 
 The peers here are stand-ins for an interpreter that print what a script would.
 """

@@ -49,7 +49,7 @@ def test_resume_with_a_model_trained_since(questions, tmp_path):
 
 
 def test_resume_when_the_file_has_changed(model, questions, tmp_path):
-    """Lines mended or appended later are scored; a line that was scored and is another one now is an error."""
+    """Lines mended or appended later are scored. A line that was scored and is another one now is an error."""
     out = tmp_path / "scores.jsonl"
     lines = questions.read_text().splitlines()
     resume = ["score", questions, "-m", model, "-o", out, "--resume"]
@@ -66,7 +66,7 @@ def test_resume_when_the_file_has_changed(model, questions, tmp_path):
 
 
 def test_resume_sees_scores_that_tell_how_much_is_read(model, questions, tmp_path):
-    """Under a share, and only there; marks and right answers do not touch what is scored."""
+    """Under a share, and only there. Marks and right answers do not touch what is scored."""
     rows = [json.loads(line) for line in questions.read_text().splitlines()[:1]]
     for score, row in enumerate(rows[0]["ctxs"]):
         row["score"] = 5 * score
@@ -142,7 +142,7 @@ def test_nobody_reads_the_output_any_more(model, questions):
 
 
 def test_killed_at_any_moment_and_resumed(model, questions, tmp_path):
-    """SIGKILL while writing, five times; in the end exactly one result for each example."""
+    """SIGKILL while writing, five times. In the end exactly one result for each example."""
     out = tmp_path / "scores.jsonl"
     command = [*COMMAND, "score", str(questions), "-m", model, "-o", str(out), "--resume", "--max-batch-tokens", "200"]
     generator = random.Random(0)

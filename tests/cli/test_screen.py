@@ -1,4 +1,4 @@
-"""What people read holds no control character of the data; what programs read is unchanged."""
+"""What people read holds no control character of the data. What programs read is unchanged."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""The C++ kernels beside plain loops, without torch: the program that `make arm64` runs in an emulator."""
+"""The C++ kernels compared with plain loops, without torch: the program that `make arm64` runs in an emulator."""
 
 import shutil
 import subprocess
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.skipif(COMPILER is None, reason="no C++ compiler")
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory):
-    """Build the program with the portable kernels alone; all of them would take a minute."""
+    """Build the program with the portable kernels alone. All of them would take a minute."""
     folder = tmp_path_factory.mktemp("kernels")
     others = sorted(path.stem for path in (ROOT / "csrc").glob("kernels_*.cpp") if path.stem != "kernels_portable")
     absent = folder / "absent.cpp"

@@ -1,4 +1,4 @@
-"""The figures of the pages on MoI are those of the stored reports, and the reports are those of the stored rows."""
+"""The figures of the pages on MoI match the stored reports, and the reports match the stored rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The figures of the page on performance are those of the stored rows, wherever rows are stored."""
+"""The figures of the page on performance match the stored rows, wherever rows are stored."""
 
 from __future__ import annotations
 

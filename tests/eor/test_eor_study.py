@@ -213,8 +213,8 @@ def test_lose_ratio_by_hand_if_the_halves_choose_differently():
     correct = np.array([[1, 0, 0], [0, 1, 1], [1, 0, 0], [0, 0, 1]])
     own = np.array([0, 0, 1, 1])
     value = correct[np.arange(4), own]  # right on the first question only
-    # Beside 0 on questions 2 and 3 of own 1: misses both, 0 is right on one. Beside 1 on question 1: it is right there.
-    # Beside 2 on all three that are missed: right on two.
+    # Against 0 on questions 2 and 3 of own 1: misses both, 0 is right on one. Against 1 on question 1: right.
+    # Against 2 on all three that are missed: right on two.
     found = eor_analysis.lose_ratio(correct, value, own)
     assert found["estimate"] == pytest.approx((1 / 2 + 1 + 2 / 3) / 3)
     assert found["low"] <= found["estimate"] <= found["high"]

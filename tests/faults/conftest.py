@@ -7,7 +7,7 @@ from helpers.commands import run as command
 
 @pytest.fixture(scope="module")
 def every(model, tmp_path_factory):
-    """The runs, with the results of each without any fault; all that they import is imported before a fork."""
+    """The runs, with the results of each without any fault. All that they import is imported before a fork."""
     folder = tmp_path_factory.mktemp("questions")
     questions = folder / "questions.jsonl"
     rows = [

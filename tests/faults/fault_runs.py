@@ -30,7 +30,7 @@ class Run:
     rows: int
 
     def results(self, output: Path) -> dict[str, Any]:
-        """The results by id, without times; fails if an id comes twice."""
+        """The results by id, without times. Fails if an id comes twice."""
         rows = list(iter_results(self.file(output)))
         found = {row["id"]: _timeless(row) for row in rows}
         assert len(found) == len(rows), "a result came twice"
@@ -38,7 +38,7 @@ class Run:
 
 
 def start(run: Run, output: Path, *options: str, within: Callable[[], object] | None = None) -> Forked:
-    """Start a run in a forked process; `within` is called there first."""
+    """Start a run in a forked process. `within` is called there first."""
     return Forked((*run.arguments(output), *options), within)
 
 

@@ -14,7 +14,7 @@ SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 
 
 def killed_until_done(run, wanted, output, chance, kills, signals):
-    """Kill and resume until the run ends by itself; return the number of kills. Whole lines are never lost."""
+    """Kill and resume until the run ends by itself. Return the number of kills. Whole lines are never lost."""
     before, done = [], 0
     longest = 0.3
     while True:

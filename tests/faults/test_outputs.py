@@ -1,4 +1,4 @@
-"""Outputs that are deleted, cut, moved or replaced; full disks, second writers, other owners, little memory."""
+"""Outputs that are deleted, cut, moved or replaced. Full disks, second writers, other owners, little memory."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_two_writers(every, tmp_path):
 
 @contextlib.contextmanager
 def small_disk(folder, size):
-    """A file system of `size`; skips where mounting is not permitted."""
+    """A file system of `size`. Skips where mounting is not permitted."""
     folder.mkdir()
     mounted = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)], capture_output=True, text=True
@@ -102,7 +102,7 @@ def test_a_full_disk(every, name, tmp_path):
     with small_disk(tmp_path / "disk", "1m") as disk:
         output = disk / "out"
         free = os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize
-        room = {"sure": 60_000, "study": 72_000}.get(name, 8_192)  # with a cache beside the results
+        room = {"sure": 60_000, "study": 72_000}.get(name, 8_192)  # with a cache next to the results
         (disk / "filler").write_bytes(b"x" * (free - room))
         process = start(run, output)
         assert process.wait() in (1, 2), process.stderr

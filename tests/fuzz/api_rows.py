@@ -46,7 +46,7 @@ class Rate:
 
 @dataclass
 class World:
-    """Small objects of every kind, made once; rows copy what calls change."""
+    """Small objects of every kind, made once. Rows copy what calls change."""
 
     folder: Path
     reader: Any = None

@@ -41,14 +41,14 @@ class Loader:
         file: its name.
         content: its bytes.
         read: reads it; an error must be the package's own and name the file.
-        beside: further valid files, by name.
+        neighbours: further valid files, by name.
         copied: whether reading changes the file, so that every case needs its own.
     """
 
     file: str
     content: bytes
     read: Callable[[Path], Any]
-    beside: tuple[tuple[str, bytes], ...] = ()
+    neighbours: tuple[tuple[str, bytes], ...] = ()
 
 
 def _lines(*rows: Any) -> bytes:
@@ -103,7 +103,7 @@ def _cached(path: Path) -> None:
 
 
 def loaders(folder: Path) -> dict[str, Loader]:
-    """Return the loaders by name; `folder` holds files while they are made."""
+    """Return the loaders by name. `folder` holds files while they are made."""
     scores = made_up(["one", "two"])
     beir = {
         "corpus": _lines(*({"_id": f"d{i}", "title": "T", "text": f"Text {i}"} for i in range(3))),

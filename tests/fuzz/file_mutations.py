@@ -61,7 +61,7 @@ def deep(data: bytes, chance: random.Random) -> bytes:
 
 
 def value(data: bytes, chance: random.Random) -> bytes:
-    """A JSON value of another type, a key that is missing, doubled or new; other formats get an odd number."""
+    """A JSON value of another type, a key that is missing, doubled or new. Other formats get an odd number."""
     rows = data.splitlines() or [b""]
     whole = len(rows) == 1 or rows[0].strip() in (b"{", b"[")
     at = 0 if whole else chance.randrange(len(rows))

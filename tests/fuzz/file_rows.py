@@ -1,4 +1,4 @@
-"""Rows in each format of questions; no import of the package, which atheris instruments later."""
+"""Rows in each format of questions. No import of the package, which atheris instruments later."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Tensors of one value in many layouts: what a kernel reads must not depend on where its rows lie."""
+"""Tensors of one value in many layouts: what a kernel reads must not depend on where its rows are stored."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ LAYOUTS = ("contiguous", "offset", "end of wider rows", "every second row", "row
 
 
 def laid_out(tensor: Tensor, layout: str) -> Tensor:
-    """Return a tensor equal to `tensor` in the named layout; its last value is the last of its memory.
+    """Return a tensor equal to `tensor` in the named layout. Its last value is the last of its memory.
 
     A read past the end is then one past the allocation, which AddressSanitizer reports.
     """

@@ -1,4 +1,4 @@
-"""Tiny readers beside transformers itself, one sequence at a time in float32: what the numbers fuzz compares.
+"""Tiny readers and transformers, one sequence at a time in float32: what the numbers fuzz compares.
 
 The tolerance follows from float32, whose unit roundoff is u = 2^-24. A sum of n products is off by at most n u of its
 terms; a token's logit passes four such sums a layer (projections, attention, output, feed-forward) and that of the LM
@@ -51,14 +51,14 @@ class Subject:
     reader: Reader
 
     def truth(self, tokens: Sequence[int]) -> torch.Tensor | None:
-        """Return float64 log-probabilities of what follows each token, [n, V]; None if a router nearly ties."""
+        """Return float64 log-probabilities of what follows each token, [n, V]. None if a router nearly ties."""
         margins: list[float] = []
         with torch.inference_mode(), _watched(self.model, margins):
             logits = self.model(input_ids=torch.tensor([list(tokens)]), use_cache=False).logits[0]
         return None if min(margins, default=1.0) < TIE else logits.double().log_softmax(-1)
 
     def scored(self, request: Request) -> np.ndarray | None:
-        """Return each continuation token's log-probability, nats; None if a router nearly ties."""
+        """Return each continuation token's log-probability, nats. None if a router nearly ties."""
         context, continuation = request
         after = self.truth([*context, *continuation][:-1])
         if after is None:

@@ -16,7 +16,7 @@ import fastreader
 from fastreader.data.record import SavedRecord
 from fastreader.reader.session import Session
 
-# Parts with tests of their own for what they are given: the command line, kernels, model loading, pages.
+# Parts with separate tests for their arguments: the command line, kernels, model loading, pages.
 ELSEWHERE = ("cli", "integrations", "models", "ops", "report", "_C", "__main__")
 INTERNAL = ("moi.solve",)  # mathematics behind `moi`, without a public face
 REBUILD = SavedRecord.from_dict.__func__  # one function, which checks the annotations of each class

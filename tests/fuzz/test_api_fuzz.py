@@ -78,7 +78,7 @@ def arguments(world: World, name: str, call: Any) -> tuple[Any, dict[str, Any]]:
 
 
 def run(name: str, call: Any, values: dict[str, Any]) -> Any:
-    """Call with arguments by name; the values of `*names` are passed by place."""
+    """Call with arguments by name. The values of `*names` are passed by place."""
     values = dict(values)
     spread = [n for n, kind in parameters(call).items() if kind is inspect.Parameter.VAR_POSITIONAL]
     places = values.pop(spread[0]) if spread else ()
@@ -92,7 +92,7 @@ def run(name: str, call: Any, values: dict[str, Any]) -> Any:
 PLACES = {
     "path", "folder", "corpus", "queries", "run", "qrels", "model", "reader", "encoder", "output", "passages", "found",
 }  # fmt: skip
-ALIASES = {  # parameters of parsers: what their text means is a word of its own in messages
+ALIASES = {  # parameters of parsers: what their text means has another word in messages
     "eor.load_texts": {"found": "texts"},
     "save_examples": {"examples": "example"},
     "study.Study.of": {"values": "study"},
@@ -132,7 +132,7 @@ def is_named(called: str, name: str, value: Any, message: str, fellows: Iterable
 
 
 def outcome(called: str, call: Any, values: dict[str, Any], changed: list[str]) -> tuple[str, str]:
-    """Run a call and say how it ended; the second value shows the error."""
+    """Run a call and say how it ended. The second value shows the error."""
     try:
         run(called, call, values)
     except FastreaderError as error:

@@ -1,4 +1,4 @@
-"""Damaged files of every kind: each is read, or gives an error of ours that names the file; none hangs."""
+"""Damaged files of every kind: each is read, or gives an error of ours that names the file. None hangs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def known(tmp_path_factory):
 
 
 def attempt(loader, path: Path) -> Exception | None:
-    """Read a file; return the package's own error. Any other error, and any hang, fails the test."""
+    """Read a file. Return the package's own error. Any other error, and any hang, fails the test."""
 
     def hung(*_):
         raise TimeoutError(f"{path.name}: still reading after {SECONDS} s")
@@ -51,7 +51,7 @@ def attempt(loader, path: Path) -> Exception | None:
 
 def placed(loader, folder: Path, content: bytes) -> Path:
     folder.mkdir()
-    for name, other in loader.beside:
+    for name, other in loader.neighbours:
         (folder / name).write_bytes(other)
     path = folder / loader.file
     path.write_bytes(content)

@@ -35,7 +35,7 @@ BF16, FLOAT32 = torch.bfloat16, torch.float32
 
 
 class Drawn:
-    """Random tensors, each in a layout of its own, on one instruction set."""
+    """Random tensors, each in another layout, on one instruction set."""
 
     def __init__(self, data: st.DataObject) -> None:
         self.data = data

@@ -1,4 +1,4 @@
-"""Damaged operands and tables straight into the C++ ops: an error, or a result; never memory that is not theirs.
+"""Damaged operands and tables straight into the C++ ops: an error, or a result. Never memory that is not theirs.
 
 The ops are reachable as `torch.ops.fastreader`, past the Python checks, and tables live as long as a tree. So each op
 checks every index that it uses as one. `make sanitize` runs this file with AddressSanitizer, which ends the process at

@@ -54,7 +54,7 @@ class Check:
         self.compare(self.subject.reader, list(range(len(self.asked))), max_batch_tokens=budget)
 
     def session(self) -> None:
-        """Keep prefixes and perhaps what is scored; ask twice, and for texts in between."""
+        """Keep prefixes and perhaps what is scored. Ask twice, and for texts in between."""
         order, prefixes = list(range(len(self.asked))), []
         for context, _ in self.data.draw(st.lists(st.sampled_from(self.asked), min_size=1, max_size=3), label="kept"):
             prefixes.append(context[: self.data.draw(st.integers(1, len(context)), label="tokens kept")])
@@ -65,7 +65,7 @@ class Check:
             self.compare(kept, order[::-1])
 
     def texts(self, reader=None) -> None:
-        """Generate greedily after the contexts; temperature 0 is the default and may be given."""
+        """Generate greedily after the contexts. Temperature 0 is the default and may be given."""
         reader = self.subject.reader if reader is None else reader
         room = self.data.draw(st.integers(1, 5), label="new tokens")
         options = self.data.draw(st.sampled_from([{}, {"temperature": 0.0}, {"temperature": 0}]), label="options")

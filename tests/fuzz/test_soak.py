@@ -53,7 +53,7 @@ def test_mixed_calls(tiny_reader):
 @pytest.mark.skipif(not LONG, reason="takes ten minutes: make fuzz")
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="this system has no /proc")
 def test_memory_is_flat(record_property):
-    """In a process of its own: what other tests left behind would be given back and taken again."""
+    """In a separate process: what other tests left behind would be given back and taken again."""
     here = os.pathsep.join([str(Path(__file__).parent), str(Path(__file__).parents[1]), *sys.path])
     code = "from test_soak import soak; soak()"
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""Run the suite of CUDA devices with `pytest -m gpu`; elsewhere it is skipped with the reason."""
+"""Run the suite of CUDA devices with `pytest -m gpu`. Elsewhere it is skipped with the reason."""
 
 from __future__ import annotations
 

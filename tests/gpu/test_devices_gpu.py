@@ -1,4 +1,4 @@
-"""Layers on several devices: two GPUs, and a GPU beside the CPU."""
+"""Layers on several devices: two GPUs, and a GPU with the CPU."""
 
 from __future__ import annotations
 

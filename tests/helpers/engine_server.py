@@ -99,7 +99,7 @@ def in_process(engine):
 
 @contextmanager
 def running(engine):
-    """Run the server; yield its address."""
+    """Run the server. Yield its address."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"

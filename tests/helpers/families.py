@@ -1,4 +1,4 @@
-"""Tiny random models of families with unlike parts; `registry` has all families."""
+"""Tiny random models of families with unlike parts. `registry` has all families."""
 
 import torch
 import transformers

@@ -19,7 +19,7 @@ TqdmDefaultWriteLock.mp_lock = None
 
 @dataclass
 class Forked:
-    """A process that runs the command line; its output goes to files, so that it never waits for a reader."""
+    """A process that runs the command line. Its output goes to files, so that it never waits for a reader."""
 
     arguments: tuple
     within: Callable[[], object] | None = None  # called in the process, before the command
@@ -65,11 +65,11 @@ class Forked:
         os.kill(self.pid, number)
 
     def ended(self) -> bool:
-        """Whether the process has ended; leaves its exit code to `wait`."""
+        """Whether the process has ended. Leaves its exit code to `wait`."""
         return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
     def wait(self) -> int:
-        """The exit code; the negative number of the signal that killed the process."""
+        """The exit code. The negative number of the signal that killed the process."""
         return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
 
     @property

@@ -107,7 +107,7 @@ def sinks_of_the_other_sign(model):
 
 @mutant
 def slopes(model):
-    """ALiBi in a model without it; layers of chunks take no slopes."""
+    """ALiBi in a model without it. Layers of chunks take no slopes."""
     attend = PackedKeys.attend
 
     def sloped(self, query, key, value, params, *others, **named):
@@ -127,7 +127,7 @@ def slopes_of_the_other_sign(model):
 
 @mutant
 def keys_of_another_layer(model):
-    """Layers that reuse keys and values (Gemma 3n, Gemma 4) take those of a layer of the other kind."""
+    """Layers that reuse keys and values (Gemma 3n, Gemma 4) take them from a layer of the other kind."""
     reusing = [m for m in model.model.modules() if getattr(m, "is_kv_shared_layer", False)]
     kinds = [m.layer_type for m in reusing]
     for module, kind in zip(reusing, kinds, strict=True):

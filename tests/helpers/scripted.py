@@ -10,7 +10,7 @@ from fastreader.core.tree import TreeStats
 
 
 class ScriptedReader:
-    """Prompts are the joined pieces; `write(prompt, i)` gives sample i's text, `score(context, continuation)` nats."""
+    """Prompts are the joined pieces. `write(prompt, i)` gives sample i's text, `score(context, continuation)` nats."""
 
     name = "scripted"
 

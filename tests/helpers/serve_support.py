@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def serving(reader, **settings):
-    """Run the server; yield an httpx client and the application."""
+    """Run the server. Yield an httpx client and the application."""
     import httpx
     import uvicorn
 

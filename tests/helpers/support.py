@@ -126,7 +126,7 @@ def text_pairs(path: Path = QUESTIONS) -> list[tuple[str, str]]:
 
 
 def framework(name: str, extra: str):
-    """A client of the extra `frameworks`; its tests are skipped without it, except by `make test-integrations`."""
+    """A client of the extra `frameworks`. Its tests are skipped without it, except by `make test-integrations`."""
     if os.environ.get("FASTREADER_REQUIRE_FRAMEWORKS"):
         return importlib.import_module(name)
     return pytest.importorskip(name, reason=f"install the extra {extra}, or run make test-integrations")

@@ -52,7 +52,7 @@ class Verdict(NamedTuple):
 
 
 def verdict(family: str, changes: dict[str, Any]) -> Verdict:
-    """Return how a tiny reader of a family compares with transformers; errors that are not ours are raised."""
+    """Return how a tiny reader of a family compares with transformers. Errors that are not ours are raised."""
     model = tiny_model(family, changes)
     sequences = random_sequences(np.random.default_rng(1), VOCABULARY)
     with _truth(family, model) as true_model:

@@ -20,7 +20,7 @@ MESSAGES = [{"role": "system", "content": "Be short."}, {"role": "user", "conten
 
 @pytest.fixture(autouse=True)
 def strict():
-    """DSPy warns of interfaces that its next release removes; ours must not be among them."""
+    """DSPy warns of interfaces that its next release removes. Ours must not be among them."""
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message=".*(LegacyEngine|BaseLM.forward|complete_legacy).*")
         yield

@@ -1,4 +1,4 @@
-"""The harness's model `fastreader` beside its own HFLM in float32: log-likelihoods, rolling, texts, command line."""
+"""The harness's model `fastreader` compared with its HFLM in float32: log-likelihoods, rolling, texts, command line."""
 
 import copy
 import json
@@ -59,7 +59,7 @@ def compare(models, pairs):
 
 
 def test_pairs_of_the_packaged_model(packaged):
-    """All 200 by `make test-integrations`; one text after the other takes the harness two minutes."""
+    """All 200 by `make test-integrations`. One text after the other takes the harness two minutes."""
     pairs = text_pairs()
     assert len(pairs) == 200
     if not os.environ.get("FASTREADER_REQUIRE_FRAMEWORKS"):  # three kinds of every fifth passage, some of them greedy

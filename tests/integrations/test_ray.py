@@ -60,7 +60,7 @@ def examples(count=200):
 
 
 def values(results):
-    """Return results by id, without what depends on the time, the company of a question or the load of its reader."""
+    """Return results by id, without what depends on the time, the batch of a question or the load of its reader."""
     out = {}
     for result in results:
         assert result.id not in out
@@ -82,7 +82,7 @@ def fields_apart(found, direct):
 
 
 class Marked:
-    """Loads a reader and notes the actor's process; `calls` passes later the first actor to get there dies."""
+    """Loads a reader and notes the actor's process. `calls` passes later the first actor to get there dies."""
 
     def __init__(self, model, folder, calls=None):
         self.model, self.folder, self.calls = model, folder, calls

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.timeout(200)
 TEXTS = ["The Nile is a river.", "Bread is baked.", "A long river flows.", "Cats sleep.", "Rain falls."]
 EXACT = ("--device", "cpu", "--precision", "exact")
 RAY = ("--ray", "local", "--ray-actors", "2")
-UNSTEADY = ("seconds", "computed_tokens", "stats")  # they depend on the company of a question
+UNSTEADY = ("seconds", "computed_tokens", "stats")  # they depend on the batch of a question
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -79,7 +79,7 @@ def test_the_same_file(command, questions, model, tmp_path):
     here, there = by_id(tmp_path / "here.jsonl"), by_id(tmp_path / "there.jsonl")
     assert len(there) == 70
     close(there, here)
-    run(*given, tmp_path / "there.jsonl", "--resume")  # its settings are those of a run on this machine
+    run(*given, tmp_path / "there.jsonl", "--resume")  # its settings equal a run's on this machine
     assert by_id(tmp_path / "there.jsonl") == there
 
 

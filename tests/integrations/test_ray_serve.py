@@ -1,4 +1,4 @@
-"""The deployment for Ray Serve: a small ASGI app, whose replicas load readers of their own."""
+"""The deployment for Ray Serve: a small ASGI app, whose replicas each load a reader."""
 
 import json
 import os

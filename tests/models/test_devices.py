@@ -1,4 +1,4 @@
-"""Models whose layers lie on several devices."""
+"""Models whose layers are on several devices."""
 
 import copy
 
@@ -25,7 +25,7 @@ FAKE = tuple(torch.device("xla", index) for index in range(3))
 
 
 class Elsewhere(torch.Tensor):
-    """A tensor that says it lies on another device; its values are in a CPU tensor."""
+    """A tensor that reports another device. Its values are in a CPU tensor."""
 
     @staticmethod
     def __new__(cls, inner, place, requires_grad=False):
@@ -65,7 +65,7 @@ class Elsewhere(torch.Tensor):
 
 
 def run(function, args, kwargs):
-    """Run an op on the values; raise where tensors of two devices meet, but for CPU scalars, as on CUDA."""
+    """Run an op on the values. Raise where tensors of two devices meet, but for CPU scalars, as on CUDA."""
     given = tree_flatten((args, kwargs))[0]
     tensors = [value for value in given if isinstance(value, torch.Tensor)]
     found = {tensor.device for tensor in tensors if tensor.device != CPU or tensor.dim()}
@@ -97,7 +97,7 @@ class Devices(TorchDispatchMode):
 
 
 def spread(model, places):
-    """Let parts of a model lie on devices: the most precise name counts."""
+    """Place parts of a model on devices: the most specific name wins."""
     for name, module in model.named_modules():
         holders = [part for part in places if not part or name == part or name.startswith(f"{part}.")]
         place = places[max(holders, key=len)]

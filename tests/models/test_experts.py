@@ -37,7 +37,7 @@ KINDS = {
     "DeepseekV3": {**MOE, **GROUPED, **LATENT},
     "Glm4Moe": {**MOE, **GROUPED, "head_dim": 16},
     "Ernie4_5_Moe": {**MOE, "moe_num_experts": 4, "moe_k": 2, "moe_num_shared_experts": 1, "moe_layer_start_index": 0},
-    "Phimoe": {**LOCAL, "sliding_window": None},  # its router is a linear layer with a forward of its own
+    "Phimoe": {**LOCAL, "sliding_window": None},  # its router is a linear layer with another forward
     "HunYuanMoEV1": {"num_experts": 4, "moe_topk": 2, "head_dim": 16},  # its router looks at a weight's type
     "MiniMaxM2": {**LOCAL, "head_dim": 16},
     "FlexOlmo": MOE,
@@ -106,11 +106,11 @@ def test_no_float32_copy_of_the_experts(products, precision):
     for weight in weights:
         held = weight.data if isinstance(weight, PackedWeight) else weight
         values = weight.width * weight.depth if isinstance(weight, PackedWeight) else weight.numel()
-        assert held.nbytes <= 2 * values * 1.5  # strips of 32 rows are filled up
+        assert held.nbytes <= 2 * values * 1.5  # blocks of 32 rows are padded
 
 
 def gpt_oss():
-    """Experts with biases, weights stored the other way round, gates beside inputs, and a function of their own."""
+    """Experts with biases, weights stored the other way round, gates next to inputs, and another function."""
     from transformers.models.gpt_oss.configuration_gpt_oss import GptOssConfig
     from transformers.models.gpt_oss.modeling_gpt_oss import GptOssExperts
 

@@ -101,7 +101,7 @@ def test_a_layer_that_computes_something_else_keeps_its_own_code():
 
 
 class Remembering(modeling_llama.LlamaModel):
-    """Adds its embeddings to its output; layers that overwrite the embeddings would change the output."""
+    """Adds its embeddings to its output. Layers that overwrite the embeddings would change the output."""
 
     def forward(self, input_ids=None, position_ids=None, **named):
         embedded = self.embed_tokens(input_ids)

@@ -28,7 +28,7 @@ class OwnModel(LlamaForCausalLM):
 
 @pytest.fixture
 def hostile(tmp_path):
-    """A model folder that brings code; `mark` exists once the code has run."""
+    """A model folder that brings code. `mark` exists once the code has run."""
     folder, mark = tmp_path / "model", tmp_path / "mark"
     tiny_llama().save_pretrained(folder)
     byte_tokenizer().save_pretrained(folder)
@@ -102,7 +102,7 @@ def test_a_hub_that_cannot_be_reached_is_reported_at_once(monkeypatch):
 
 
 def loads_at_once(folder, threads, rounds, precision="fast"):
-    """Return the readers of all threads and rounds; an error in a thread is raised."""
+    """Return the readers of all threads and rounds. An error in a thread is raised."""
     readers, errors = [], []
 
     def load():

@@ -90,7 +90,7 @@ def test_max_tokens_is_the_largest_that_fits(space):
 
 
 def test_the_overhead_follows_the_number_of_threads(monkeypatch):
-    """A model computes its overhead once; the number of threads may change after that."""
+    """A model computes its overhead once. The number of threads may change after that."""
     overhead = memory.pass_overhead(tiny_llama().config, torch.float32, CPU, "fused", "fast")
     monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
     one = overhead.bytes(10)

@@ -314,7 +314,7 @@ def test_a_whole_model_of_other_numbers_stays_whole(monkeypatch):
     [(gemma3, ["q_proj"]), (llava, "all-linear"), (qwen2_5_vl, "all-linear"), (phi4, ["q_proj"]), (llama4, ["q_proj"])],
 )
 def test_an_adapter_of_the_whole_model(make, targets, tmp_path):
-    """It may change towers too; of Llama 4's folder, AutoModelForCausalLM makes a text model with other names."""
+    """It may change encoders too. Of Llama 4's folder, AutoModelForCausalLM makes a text model with other names."""
     adapted = with_adapter(weighty(make), targets)
     adapted.save_pretrained(tmp_path / "adapter")
     weighty(make).save_pretrained(tmp_path / "base")
@@ -362,7 +362,7 @@ def test_a_device_map_of_the_whole_model(names, tmp_path):
 
 
 def test_a_callers_rotary_buffers_are_left_as_they_are():
-    """A dynamic embedding keeps the frequencies of the longest text so far; trying the model must not reset them."""
+    """A dynamic embedding keeps the frequencies of the longest text so far. Trying the model must not reset them."""
     rope = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}
     text = text_config("llama", max_position_embeddings=32, rope_parameters=rope)
     config = transformers.LlavaConfig(text_config=text, vision_config={**VISION, "model_type": "clip_vision_model"})
@@ -401,7 +401,7 @@ def test_a_model_that_needs_an_image_is_refused():
 
 
 def test_text_that_is_read_in_both_directions_is_refused():
-    """transformers' default attention lets PaliGemma's text see what follows; its eager attention does not."""
+    """transformers' default attention lets PaliGemma's text see what follows. Its eager attention does not."""
     with pytest.raises(UnsupportedModelError, match="both directions"):
         fr.Reader.load((paligemma().eval(), byte_tokenizer()), device="cpu")
     config = transformers.GemmaConfig(**SIZES, use_bidirectional_attention=True)

@@ -32,7 +32,7 @@ def wheel_of(path: Path, member: str, content: bytes) -> str:
 
 @pytest.fixture
 def tiny_package(tmp_path, monkeypatch):
-    """A packaged model with a small wheel and conversion; the rest of `pull` is real."""
+    """A packaged model with a small wheel and conversion. The rest of `pull` is real."""
     wheel = tmp_path / "tiny-1.0-py3-none-any.whl"
     digest = wheel_of(wheel, "tiny/model.gguf", b"GGUF tiny")
     model = packaged.PackagedModel("tiny", "tiny", "1.0", digest, "tiny/model.gguf", 10, "MIT", "for tests")

@@ -76,7 +76,7 @@ def scores(reader):
 
 
 def test_text_of_a_quantised_model_that_also_sees(tmp_path):
-    """Neither a model in memory nor its folder has a tower left; of the folder none is read."""
+    """Neither a model in memory nor its folder has an encoder left. The folder's encoder is not read."""
     pytest.importorskip("torchao", reason="torchao is not installed; install the extra quantised")
     for folder in (tmp_path / "plain", tmp_path / "quantised"):
         byte_tokenizer().save_pretrained(folder)
@@ -94,7 +94,7 @@ def test_text_of_a_quantised_model_that_also_sees(tmp_path):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_scores_are_those_of_transformers_one_by_one(base, kind):
-    """In float32, where everything beside the quantised layers is exact."""
+    """In float32, where everything except the quantised layers is exact."""
     model = quantise(base, kind, torch.float32)
     want = np.concatenate(one_by_one(model, SEQUENCES))
     reader = Reader.load((model, byte_tokenizer()), precision="exact")
@@ -241,7 +241,7 @@ def rounded_weights(folder, kind):
 
 @pytest.mark.parametrize("kind", ["int4", "int8", "float8", "fine"])
 def test_checkpoints_of_narrow_weights(base, kind):
-    """The first three stay layers of their library; transformers converts fine-grained FP8 on a CPU itself."""
+    """The first three stay layers of their library. Transformers converts fine-grained FP8 on a CPU itself."""
     if kind != "fine":
         pytest.importorskip("compressed_tensors", reason="install the extra quantised")
     rounded_weights(base, kind)
@@ -273,7 +273,7 @@ def test_weights_that_a_library_keeps_elsewhere_are_rejected(base):
 
 
 class Quantised(nn.Linear):
-    """A layer with products of its own: 8 bits of weights, with a float32 scale a row."""
+    """A layer with other products: 8 bits of weights, with a float32 scale a row."""
 
     def __init__(self, layer):
         super().__init__(layer.in_features, layer.out_features, bias=layer.bias is not None)

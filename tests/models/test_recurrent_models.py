@@ -1,4 +1,4 @@
-"""Hybrid readers: scores, texts and sessions beside transformers one text at a time, and wrong passes."""
+"""Hybrid readers: scores, texts and sessions against transformers, one text at a time, and wrong passes."""
 
 import copy
 
@@ -16,7 +16,7 @@ from fastreader.models.check import check
 from fastreader.models.rewriting.fused import FusedEnd, FusedLayer, MixedLayer
 from fastreader.ops import extension, triton_support
 
-# One family of each kind: gated delta rule by head and by channel, Mamba-2 alone and beside attention, Mamba, lightning
+# One family of each kind: gated delta rule by head and by channel, Mamba-2 alone and with attention, Mamba, lightning
 # attention, RG-LRU, short convolution.
 KINDS = ["qwen3_next", "kimi_linear", "mamba2", "falcon_h1", "jamba", "minimax", "recurrent_gemma", "lfm2"]
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -282,7 +282,7 @@ def test_what_a_mixer_passes_beside_its_inputs_is_refused(monkeypatch):
 
 
 def test_a_reader_of_states_promises_no_bits():
-    """Where a vector of the processor ends in a tensor depends on all tokens; PyTorch's silu rounds otherwise there."""
+    """Where a vector of the processor ends in a tensor depends on all tokens. PyTorch's silu rounds otherwise there."""
     with pytest.raises(UnsupportedModelError, match="activations of recurrent layers are PyTorch's"):
         loaded(tiny_model("lfm2", patterns("lfm2")[0]), deterministic=True)
 

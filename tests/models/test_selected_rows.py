@@ -1,4 +1,4 @@
-"""The last layer computes only the selected states, and they equal those of the whole pass."""
+"""The last layer computes only the selected states, and they equal the states of the whole pass."""
 
 import numpy as np
 import pytest

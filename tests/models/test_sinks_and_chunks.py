@@ -1,4 +1,4 @@
-"""Models with attention sinks or chunks, against transformers one sequence at a time; slopes in decoding."""
+"""Models with attention sinks or chunks, against transformers one sequence at a time. Slopes in decoding."""
 
 import numpy as np
 import pytest
@@ -39,7 +39,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # GPT-OSS' scaling of positio
 
 
 def tiny(family, factor=1, **overrides):
-    """A tiny model whose attention matters; sinks are as large as its scores."""
+    """A tiny model whose attention matters. Sinks are as large as its scores."""
     name = family.partition(",")[0]
     config_class = getattr(transformers, {"Llama4": "Llama4TextConfig"}.get(name, f"{name}Config"))
     torch.manual_seed(0)
@@ -223,7 +223,7 @@ def test_gradients_are_refused_by_name():
 @pytest.mark.parametrize(("impl", "row_by_row"), [("auto", False), ("auto", True), ("torch", False)])
 @pytest.mark.parametrize("rows", [2, 14])
 def test_decoding_with_sinks_and_slopes(rows, impl, row_by_row, window):
-    """Step by step against a dense softmax over each row's own path; 14 rows of a prompt are read in tiles."""
+    """Step by step against a dense softmax over each row's own path. 14 rows of a prompt are read in tiles."""
     rng = np.random.default_rng(rows)
     generator = torch.Generator().manual_seed(rows)
     prompt = rng.integers(0, 50, 9).tolist()

@@ -81,7 +81,7 @@ def test_cyclic_orderings_need_informative_query_likelihoods(beta):
 
 
 def test_worthless_query_likelihoods_decide_no_sign_by_a_small_standard_error():
-    """Scores drawn with beta = 0: of 6,000 such runs beta passed Student's t in 9, most reversed; this is one."""
+    """Scores drawn with beta = 0: of 6,000 such runs beta passed Student's t in 9, most reversed. This is one."""
     data = simulate(bias_shape("decreasing", 3), 12, lambda s: random(3, 6, s), beta=0.0, seed=719738503)
     found = calibrate(data.observations, resamples=50, starts=2, folds=2, seed=4366)
     assert found.sign_z > decisive(12)
@@ -136,7 +136,7 @@ def test_when_contrast_and_convention_disagree_the_sign_is_undetermined():
 
 
 def test_few_noisy_contrasts_do_not_decide():
-    """Of 3 questions a noise contrast passes 3 standard errors in one run of ten; 8 are needed, and Student's t."""
+    """Of 3 questions a noise contrast passes 3 standard errors in one run of ten. 8 are needed, and Student's t."""
     truth = bias_shape("decreasing", 4)
     data = simulate(truth, 12, lambda s: random(4, 12, s), query=False)
     fitted = calibrate(data.observations, **QUICK)

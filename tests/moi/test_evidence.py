@@ -56,7 +56,7 @@ def test_no_evaluated_question_was_used_for_a_shipped_calibration():
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory, packaged_reader):
-    """Two questions of three passages; the second call resumes the first and adds the paper's MoI and averages."""
+    """Two questions of three passages. The second call resumes the first and adds the paper's MoI and averages."""
     folder = tmp_path_factory.mktemp("evidence")
     for paper in (0, 1):
         with pytest.MonkeyPatch.context() as patch:

@@ -34,7 +34,7 @@ def questions(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def calibrated(model, questions, tmp_path_factory):
-    """A calibration of the model at N = 3, kept in a cache folder of its own."""
+    """A calibration of the model at N = 3, kept in a separate cache folder."""
     folder = tmp_path_factory.mktemp("cache")
     arguments = (
         "calibrate",

@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def run(page, folder, monkeypatch, blocks, model=None):
-    """Run a page's examples in `folder`; `model` replaces the packaged model if the examples only have to run."""
+    """Run a page's examples in `folder`. `model` replaces the packaged model if the examples only have to run."""
     text = (ROOT / "docs" / page).read_text(encoding="utf-8")
     code = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     assert len(code) == blocks

@@ -17,7 +17,7 @@ from moi_jobs import Jobs  # noqa: E402
 
 
 class Squares:
-    """Something to do; 3 cannot be done, and 5 ends its process."""
+    """Something to do. 3 cannot be done, and 5 ends its process."""
 
     def __init__(self, offset: int) -> None:
         self.offset = offset
@@ -67,7 +67,7 @@ def test_an_error_comes_after_the_results_under_way(jobs):
     with pytest.raises(ValueError, match="no three"):
         for key, _ in jobs.run("slowly", dict.fromkeys(keys, ())):
             seen.append(key)
-    assert 1 in seen  # begun beside 3
+    assert 1 in seen  # begun together with 3
     assert len(seen) < len(keys) - 1  # and not everything after it
 
 

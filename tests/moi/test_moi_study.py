@@ -111,7 +111,7 @@ def test_calibrations_are_checked_on_gold_passages_of_the_same_questions(study):
 
 
 def test_what_methods_share_is_run_once(study, monkeypatch):
-    """QG uses the scores at hand; a matched baseline places the scores of its plain one."""
+    """QG uses the available scores. A matched baseline places the scores of its plain one."""
     folder = study[0]
     example = fr.load_examples(folder / "data.jsonl")[0]
     example = replace(example, candidates=[])
@@ -167,7 +167,7 @@ def test_each_method_has_the_tokens_that_it_takes_by_itself(study):
 
 
 def test_observations_are_those_of_the_reader_alone(study):
-    """Scores and votes in a session that keeps what it scores are those without it; no text of the data is kept."""
+    """Scores and votes in a session that keeps what it scores are those without it. No text of the data is kept."""
     folder = study[0]
     examples = fr.load_examples(folder / "data.jsonl")
     reader = fr.Reader.load(folder / "model", precision="exact")
@@ -258,7 +258,7 @@ def test_it_resumes_where_it_was(study):
 
 
 def test_compressed_logs_are_reported_and_unpacked_to_resume(study, tmp_path, capsys):
-    """A report reads .jsonl.gz as it is; a resumed run unpacks it and appends to the plain file."""
+    """A report reads .jsonl.gz as it is. A resumed run unpacks it and appends to the plain file."""
     folder, arguments = study
     run(*arguments, "--report")
     copy = tmp_path / "run"

@@ -61,7 +61,7 @@ def test_whitening_leaves_independent_contrasts():
 @pytest.mark.parametrize("df", [np.inf, 3.5])
 @pytest.mark.parametrize("shared", [None, SHARED])
 def test_the_likelihood_is_that_of_a_t_on_the_contrasts(df, shared):
-    """Differences of values must agree, since a constant of the data is left out; so must the gradient."""
+    """Differences of values must agree, since a constant of the data is left out. So must the gradient."""
     noise, other = Noise(df, shared), PARAMETERS + np.array([0.1, 0.2, -0.3, 0.0, 0.2, 0.5])
     data = unequal().with_noise(noise)
 

@@ -121,7 +121,7 @@ def test_rows_by_hand():
 
 
 def test_grouped_heads_and_soft_cap_by_hand():
-    """Heads 0 and 1 share the first key head; scores of 3 and 0 capped at 1 are tanh(3) and 0."""
+    """Heads 0 and 1 share the first key head. Scores of 3 and 0 capped at 1 are tanh(3) and 0."""
     query, key = torch.zeros(1, 4, 2), torch.zeros(2, 2, 2)
     query[0, :2, 0] = query[0, 2:, 1] = 3.0
     key[0, 0, 0] = 1.0  # token 0, first key head only

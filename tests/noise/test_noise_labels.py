@@ -16,7 +16,7 @@ from fastreader.statistics.measures.answers import contained
 
 
 def test_kinds():
-    """Gold by flag, relevant by a normalised answer; all other retrieved passages are distracting."""
+    """Gold by flag, relevant by a normalised answer. All other retrieved passages are distracting."""
     assert noise.label(example()) == [Kind.DISTRACTING, Kind.GOLD, Kind.RELEVANT, Kind.DISTRACTING]
 
 

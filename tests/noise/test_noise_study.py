@@ -37,7 +37,7 @@ def paper(study):
 
 @pytest.fixture
 def files(tmp_path):
-    """Four questions; the second has no gold passage, the third too few that distract."""
+    """Four questions. The second has no gold passage, the third too few that distract."""
     examples = []
     for i, name in enumerate(NAMES):
         others = [Passage(f"Letter {i}{j} came.", f"Post {j}", f"{i}-{j}", is_gold=False) for j in range(9)]

@@ -86,7 +86,7 @@ def scan_cases(target: int, dtype: torch.dtype, size: int = 8192, states: int = 
 
 
 def conv_case(target: int, dtype: torch.dtype, channels: int = 8192, taps: int = 4, bare: bool = False) -> Case:
-    """Return the case of causal_conv; a bare one has no bias, initial inputs or activation."""
+    """Return the case of causal_conv. A bare one has no bias, initial inputs or activation."""
     types = {"ancestor_ptr": "*i64"}
     constants: dict[str, Any] = {"CHANNELS": channels, "TAPS": taps, "SILU": not bare, "stride_input_channel": 1}
     operands = "input weight out" if bare else "input weight bias initial out"

@@ -66,7 +66,7 @@ class Compiled:
     loops: tuple[Loop, ...]  # innermost ones with matrix instructions, in the order of the code
 
     def faults(self) -> list[str]:
-        """Return the faults of the kernel; empty for none."""
+        """Return the faults of the kernel. Empty for none."""
         case, faults = self.case, []
         if self.spilled:
             faults.append(f"{self.spilled} bytes of stack")
@@ -180,7 +180,7 @@ def logprob_case(
     terms: int = 1,
     config: logprob.Config | None = None,
 ) -> Case:
-    """Return a case of linear_logprob as a pass calls it, with arg-max; with `stats` also entropy, bias and labels."""
+    """Return a case of linear_logprob as a pass calls it, with arg-max. With `stats` also entropy, bias and labels."""
     rows = 1 if few else rows
     config = config or logprob.default_config(target, dtype, rows, capped, width, stats, terms)
     element = NAMES[dtype]
@@ -227,7 +227,7 @@ def logprob_case(
 
 
 def decode_case(target: int, size: int, dtype: torch.dtype, *, groups: int = 3, variant: bool = False) -> Case:
-    """Return a case of decode_attention as writing calls it; a variant has a window, a soft cap, sinks and slopes."""
+    """Return a case of decode_attention as writing calls it. A variant has a window, a soft cap, sinks and slopes."""
     config = decode.default_config(size, dtype)
     element = NAMES[dtype]
     types = dict.fromkeys(("query_ptr", "key_ptr", "other_key_ptr", "value_ptr", "other_value_ptr"), f"*{element}")
@@ -272,7 +272,7 @@ def merge_cases(target: int, dtype: torch.dtype) -> Iterator[Case]:
 
 
 def pointwise_cases(target: int, dtype: torch.dtype, width: int = 4096, size: int = 128) -> Iterator[Case]:
-    """Yield the cases of rms_norm, rotary and gate; `dtype` is that of the output."""
+    """Yield the cases of rms_norm, rotary and gate. `dtype` is that of the output."""
     out = {"out_ptr": f"*{NAMES[dtype]}"}
     block, rows, warps = pointwise.norm_tile(width)
     types = {"input_ptr": "*fp32", "weight_ptr": "*fp32", "epsilon": "fp32"} | out

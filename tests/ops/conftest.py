@@ -53,7 +53,7 @@ class PretendDriver:
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
-    """Record the compilations that launches request, by key; nothing is compiled or run."""
+    """Record the compilations that launches request, by key. Nothing is compiled or run."""
     from triton import knobs
     from triton.runtime import driver
 

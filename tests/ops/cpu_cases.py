@@ -60,7 +60,7 @@ def operand(mode: str, tensor: Tensor) -> Tensor:
 
 
 def product(mode: str, equation: str, left: Tensor, right: Tensor) -> Tensor:
-    """Multiply rounded operands in float32; bf16x3 omits low times low, as the op defines it."""
+    """Multiply rounded operands in float32. Bf16x3 omits low times low, as the op defines it."""
     whole = torch.einsum(equation, operand(mode, left).float(), operand(mode, right).float())
     if mode != "bf16x3":
         return whole
@@ -108,7 +108,7 @@ def eager_attention(
 
 
 def worst(got: Tensor, wanted: Tensor) -> float:
-    """Return the largest absolute difference; infinite if infinities differ or a value is NaN."""
+    """Return the largest absolute difference. Infinite if infinities differ or a value is NaN."""
     got, wanted = got.double(), wanted.double()
     if not torch.equal(got.isneginf(), wanted.isneginf()) or bool(got.isnan().any()):
         return float("inf")

@@ -111,7 +111,7 @@ def attention_inputs(
     softcap: float | None = None,
     seed: int = 0,
 ) -> Inputs:
-    """Draw normal query, key and value over a forest; query i sees what key query_node[i] sees (i when None)."""
+    """Draw normal query, key and value over a forest. Query i sees what key query_node[i] sees (i when None)."""
     generator = torch.Generator().manual_seed(seed)
     place = np.arange(len(subtree_end)) if query_node is None else query_node
     if query_positions is None:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def states(count: int, tokens: int, heads: int, size: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Draw outputs [S, T, H, Dv] and lse [S, T, H]; some states are empty, in some rows all of them."""
+    """Draw outputs [S, T, H, Dv] and lse [S, T, H]. Some states are empty, in some rows all of them."""
     generator = torch.Generator().manual_seed(count + size)
     out = torch.randn((count, tokens, heads, size), generator=generator).to(dtype)
     lse = torch.randn((count, tokens, heads), generator=generator) * 30

@@ -28,7 +28,7 @@ def normed(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
 
 
 def turned(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
-    """Turn features by transformers; those beyond the angles pass unchanged."""
+    """Turn features by transformers. Those beyond the angles pass unchanged."""
     width = cosine.shape[1]
     part = x[None].double().transpose(1, 2)[..., :width]
     out, _ = apply_rotary_pos_emb(part, part, cosine[None].double(), sine[None].double())

@@ -49,7 +49,7 @@ class _Kernel:
 
 
 class Recording(TorchDispatchMode):
-    """What a function launched; as while a graph is captured, memory from before is then as it was.
+    """What a function launched. As while a graph is captured, memory from before is then as it was.
 
     Attributes:
         result: what it returned; each replay writes these tensors again.

@@ -26,7 +26,7 @@ STATES = {**dict.fromkeys(HEADS, (4, 8, 6)), "selective_scan": (5, 3), "linear_r
 
 
 def random_tree(rng: np.random.Generator, size: int, branching: float, outside: int = 0) -> np.ndarray:
-    """Return parents of tokens in depth-first order; roots are -1, or one of `outside` texts before the tree."""
+    """Return parents of tokens in depth-first order. Roots are -1, or one of `outside` texts before the tree."""
     path: list[int] = []
     parent = []
     for i in range(size):
@@ -38,7 +38,7 @@ def random_tree(rng: np.random.Generator, size: int, branching: float, outside: 
 
 
 def operands(op: str, size: int, seed: int, dtype: torch.dtype = torch.float64) -> list[Tensor]:
-    """Draw the operands of an op; gates decay by little, so that states reach far."""
+    """Draw the operands of an op. Gates decay by little, so that states reach far."""
     generator = torch.Generator().manual_seed(seed)
 
     def draw(*shape: int) -> Tensor:
@@ -58,7 +58,7 @@ def operands(op: str, size: int, seed: int, dtype: torch.dtype = torch.float64) 
 
 
 def initial(op: str, count: int, seed: int, dtype: torch.dtype = torch.float64) -> Tensor | None:
-    """Draw states of texts before a tree; None for no texts."""
+    """Draw states of texts before a tree. None for no texts."""
     if count == 0:
         return None
     drawn = torch.randn(count, *STATES[op], generator=torch.Generator().manual_seed(seed), dtype=torch.float64)

@@ -57,7 +57,7 @@ def test_the_kernels_are_as_exact_as_eager(monkeypatch, variant, mode, isa):
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("variant", ["sinks", "chunk", "slopes"])
 def test_a_path_gives_the_same_bits_in_any_tree(monkeypatch, mode, isa, variant):
-    """A path alone and among siblings; references and maxima change on the way, which a sink must not show."""
+    """A path alone and among siblings. References and maxima change on the way, which a sink must not show."""
     monkeypatch.setenv("FASTREADER_CPU_ISA", isa)
     rng = np.random.default_rng(3)
     body = rng.integers(0, 50, 600).tolist()
@@ -89,7 +89,7 @@ def test_a_path_gives_the_same_bits_in_any_tree(monkeypatch, mode, isa, variant)
         path = torch.tensor(tree.path(int(leaf)))
         alone, lse = attend(path)
         assert torch.equal(alone, packed[path]) and torch.equal(lse, packed_lse[path])
-    # Few queries: each segment of keys is a task of its own, and the sink enters once.
+    # Few queries: each segment of keys is a separate task, and the sink enters once.
     few = torch.tensor([count - 1, int(tree.positions.argmax()), 5])
     place = {"query_positions": positions[few], "key_positions": positions}
     got, lse = run(
@@ -157,7 +157,7 @@ ROWS = [[(0, 0, 200), (1, 3, 5)], [(1, 0, 1)], [], [(0, 7, 7), (0, 9, 73), (1, 0
 
 
 def decode_case(dtype, heads, key_heads, size, value_size, sinks, slopes):
-    """Return a call of decode_attention and its result by the definition; ranges lie end to end on a row's path."""
+    """Return a call of decode_attention and its result by the definition. Ranges are end to end on a row's path."""
     query, keys, values = operands(dtype, len(ROWS), heads, key_heads, size, value_size, (200, 40), seed=size)
     flat = ranges_of(*ROWS)
     offset, outs, lses = np.zeros(len(flat.part), dtype=np.int32), [], []

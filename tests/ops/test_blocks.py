@@ -82,7 +82,7 @@ def test_int16_rounds_only_the_inputs(name, isa, monkeypatch):
         scale = (inputs.double().abs() @ values.double().abs().T).float()
         assert ((ours - exact).abs() <= 3e-7 * scale).all()
         whole = ours if whole is None else whole
-        assert torch.equal(ours, whole[:rows])  # whatever the company
+        assert torch.equal(ours, whole[:rows])  # whatever the other rows
 
 
 def test_joined_weights_multiply_as_one_and_keep_one_copy():

@@ -12,7 +12,7 @@ from fastreader.ops.recurrent.chains import chains, nearest_ancestors
 
 @st.composite
 def forests(draw, outside=0):
-    """Parents of tokens in depth-first order; roots are -1, or one of the texts before the tree."""
+    """Parents of tokens in depth-first order. Roots are -1, or one of the texts before the tree."""
     path, parent = [], []
     for i in range(draw(st.integers(0, 40))):
         climb = draw(st.sampled_from([0, 0, 0, 1, 2, 5]))

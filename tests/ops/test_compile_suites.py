@@ -1,4 +1,4 @@
-"""Compiling Triton kernels ahead of time, in a process of its own."""
+"""Compiling Triton kernels ahead of time, in a separate process."""
 
 from __future__ import annotations
 

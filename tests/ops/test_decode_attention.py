@@ -21,7 +21,7 @@ def random(*shape, seed):
 
 
 def ranges_of(*rows) -> Ranges:
-    """Make ranges; each row is a list of (part, start, stop)."""
+    """Make ranges. Each row is a list of (part, start, stop)."""
     flat = [r for row in rows for r in row]
     pointer = np.cumsum([0, *map(len, rows)]).astype(np.int32)
     columns = np.array(flat, dtype=np.int32).reshape(-1, 3).T.copy()

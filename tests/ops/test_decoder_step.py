@@ -60,7 +60,7 @@ class Step:
         return [case.weights[name] for name in ("out", "inner", "down")]
 
     def ranges(self, window) -> Ranges:
-        """Row b sees the prompt's first keys, a branch of its own, and its new tokens, the last just written."""
+        """Row b sees the prompt's first keys, another branch, and its new tokens, the last just written."""
         part, start, stop = [], [], []
         for b in range(self.rows):
             new = int(self.slots[b]) * CAPACITY

@@ -31,7 +31,7 @@ PROMPTS = [SHARED, [*SHARED, 7, 9, 11]]
 
 @pytest.fixture
 def there() -> Reader:
-    """A reader whose model was made for a GPU; it runs within `pretended`."""
+    """A reader whose model was made for a GPU. It runs within `pretended`."""
     from pretended import pretended
 
     reader = Reader.load((tiny_llama(num_key_value_heads=1), byte_tokenizer()), precision="exact", check="off")
@@ -88,7 +88,7 @@ def test_texts(there: Reader, here: Reader, options: dict[str, Any], monkeypatch
 
 
 def test_ends(there: Reader, here: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Texts end by a token or a string; finished rows leave when half of them are."""
+    """Texts end by a token or a string. Finished rows leave when half of them are."""
     free = [tokens for tokens, _ in written(here, max_new_tokens=8)]
     text = here.encoder.text(free[1])
     rows = counted(monkeypatch)

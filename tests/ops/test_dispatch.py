@@ -1,4 +1,4 @@
-"""The names of implementations are the same for every op; each op runs a named one or raises."""
+"""The names of implementations are the same for every op. Each op runs a named one or raises."""
 
 from __future__ import annotations
 

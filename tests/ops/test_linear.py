@@ -65,7 +65,7 @@ def test_float32_and_int16_on_every_cpu_path(monkeypatch, isa, weight_dtype, siz
 @no_extension
 @pytest.mark.parametrize("isa", available(products=True))
 def test_int16_of_large_small_and_odd_values(monkeypatch, isa):
-    """A block's scale is its own; sums of the largest integers do not overflow; what is not finite stays so."""
+    """A block's scale is its own. Sums of the largest integers do not overflow; what is not finite stays so."""
     monkeypatch.setenv("FASTREADER_CPU_ISA", isa)
     x = torch.ones(5, 96)
     x[0, 32:64] *= 1e30

@@ -59,7 +59,7 @@ def same(got: LogprobStats | None, want: LogprobStats) -> None:
 def test_a_recorded_pass_gives_the_digits_of_an_eager_one_for_another_tree(
     model: TreeModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The recorded pass knows one tree only; tiles beyond those of another are empty."""
+    """The recorded pass knows one tree only. Tiles that another tree lacks are empty."""
     from fastreader.ops.tree_attention.plan import AttentionPlan
 
     monkeypatch.setattr(upload, "with_room", lambda rows: rows + 2)  # empty tiles take the interpreter long

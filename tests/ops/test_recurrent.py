@@ -1,4 +1,4 @@
-"""Recurrences over trees: chunks beside the definition, and beside transformers on single sequences."""
+"""Recurrences over trees: chunks against the definition, and against transformers on single sequences."""
 
 import importlib
 

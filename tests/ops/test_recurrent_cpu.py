@@ -1,4 +1,4 @@
-"""The C++ kernels of recurrences and convolutions beside the definitions in float64, for every instruction set."""
+"""The C++ kernels of recurrences and convolutions against the definitions in float64, for every instruction set."""
 
 import numpy as np
 import pytest

@@ -24,7 +24,7 @@ CHUNK = 16  # tokens
 
 
 def operands(op: str, size: int, seed: int, dtype: torch.dtype = torch.float64) -> list[Tensor]:
-    """Draw the operands of an op, with one head of keys and two of values: the interpreter takes programs in turn."""
+    """Draw the operands of an op, with one head of keys and two of values: the interpreter runs programs one by one."""
     given = all_operands(op, size, seed, dtype)
     return [x[:, : 1 if i < 2 else 2] for i, x in enumerate(given)] if op in HEADS else given
 

@@ -1,4 +1,4 @@
-"""The tests of Triton kernels in Triton's interpreter, which a process of their own turns on."""
+"""The tests of Triton kernels in Triton's interpreter, which a separate process turns on."""
 
 from __future__ import annotations
 

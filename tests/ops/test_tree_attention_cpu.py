@@ -181,7 +181,7 @@ def test_without_the_extension(monkeypatch):
 
 
 def arguments(tree, mode="float32", window=None, heads=(None, None)):
-    """Return the arguments of the op; `heads` are sinks and slopes."""
+    """Return the arguments of the op. `heads` are sinks and slopes."""
     count = len(tree)
     positions = torch.from_numpy(tree.positions)
     plan = AttentionPlan(tree.subtree_end, None, tree.positions, tree.positions)

@@ -104,7 +104,7 @@ def test_slots_hold_each_visible_key_once_in_order(seed, query_nodes, windowed, 
         depth = positions[keys]
         level = slots.chunks[visible // 32, 0]
         assert np.array_equal(level, depth // 32)
-        assert (np.diff(visible // 32)[np.diff(depth // 32) == 0] == 0).all()  # a level lies in one chunk,
+        assert (np.diff(visible // 32)[np.diff(depth // 32) == 0] == 0).all()  # a level is in one chunk,
         assert np.array_equal(visible % 2, depth % 2)
         assert (np.diff(visible)[depth[1:] % 2 == 1] == 1).all()  # a pair side by side
     if window is not None:

@@ -1,4 +1,4 @@
-"""Uploads: all arrays in one copy, and those of one layout always at the same addresses."""
+"""Uploads: all arrays in one copy, and arrays of one layout always at the same addresses."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ WAYS = {"by tiles": (0, False), "row by row": (10**9, False), "without the exten
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("family", ["Llama", "Mistral, window", "Gemma2, window, caps", "Phi3, window"])
 def test_every_way_to_read_the_prompt(family, way, monkeypatch):
-    """How the prompts' keys are read is a matter of speed only; texts are longer than the window."""
+    """How the prompts' keys are read is a matter of speed only. Texts are longer than the window."""
     shared, without = WAYS[way]
     monkeypatch.setattr(decode_keys, "_MIN_SHARED_ROWS", shared)
     if without:

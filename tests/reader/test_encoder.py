@@ -137,7 +137,7 @@ def test_later_changes_of_the_tokenizer_do_not_reach_the_encoder(make):
 
 
 def test_added_tokens_whose_ids_a_copy_would_change_are_refused():
-    """Those of a tokenizer whose vocabulary was replaced after they were added."""
+    """The tokenizer's vocabulary was replaced after they were added."""
     from tokenizers import models
 
     tokenizer = byte_tokenizer()

@@ -66,7 +66,7 @@ def test_seeds(tiny_reader):
 
 
 def test_token_logprobs_are_the_models_own(tiny_reader, model):
-    """Under the plain distribution, however the tokens were drawn; the same as scoring the text afterwards."""
+    """Under the plain distribution, however the tokens were drawn. The same as scoring the text afterwards."""
     results = tiny_reader.generate(PROMPTS, token_logprobs=True, **{**DRAWN, "top_k": 5})
     scored = tiny_reader.loglikelihood(
         [(p, g.token_ids) for p, (g,) in zip(PROMPTS, results, strict=True)], token_logprobs=True
@@ -126,7 +126,7 @@ def test_stop_and_end_tokens(tiny_reader, model):
 
 
 def test_finished_rows_leave_the_batch(tiny_reader, monkeypatch):
-    """Passes get narrower as rows finish; what is left is as if alone."""
+    """Passes get narrower as rows finish. What is left is as if alone."""
     alone = tiny_reader.generate([PROMPTS[1]], max_new_tokens=40)[0][0]
     others = [tiny_reader.generate([p], max_new_tokens=40)[0][0].token_ids for p in (PROMPTS[0], PROMPTS[2])]
     stop = [next(t for t in tokens_ if t not in alone.token_ids) for tokens_ in others]
@@ -152,7 +152,7 @@ def test_growing_room_changes_nothing(tiny_reader, monkeypatch):
 
 
 def test_the_context_is_full(model):
-    """A text reaches the end of the context and stops there; the last token is written, not read."""
+    """A text reaches the end of the context and stops there. The last token is written, not read."""
     small = tiny_llama(max_position_embeddings=24)
     reader = Reader.load((small, byte_tokenizer()), precision="exact")
     (text,) = reader.generate([SHARED], max_new_tokens=50)[0]

@@ -31,7 +31,7 @@ def readers() -> list[fr.Reader]:
 
 @pytest.fixture
 def counted(monkeypatch: pytest.MonkeyPatch) -> list[object]:
-    """Note the engine of each pass; the first passes wait for each other, so that each has a reader of its own."""
+    """Note the engine of each pass. The first passes wait for each other, so that each has another reader."""
     engines, score, barrier = [], pool_module.score, threading.Barrier(3, timeout=60)
 
     def note(engine, *args, **named):

@@ -55,7 +55,7 @@ def test_every_tokens_share_is_its_probability(sampling, vocabulary):
 
 
 def test_flat_distributions_need_the_whole_vocabulary():
-    """The nucleus is looked for among the most likely first; here it is nearly everything."""
+    """The nucleus is looked for among the most likely first. Here it is nearly everything."""
     logits = logits_of(3, 5000, spread=0.01)
     drawn = choose(logits, Sampling(temperature=1.0, top_p=0.999), [0.0, 0.5, 1 - 2**-53])
     assert (warped(logits, Sampling(temperature=1.0, top_p=0.999)).gather(1, drawn[:, None]) > 0).all()

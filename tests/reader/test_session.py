@@ -104,7 +104,7 @@ def test_a_session_that_grows_reads_only_what_is_new(family):
 
 
 def test_permutations_are_scored_after_what_is_kept(tiny_reader):
-    """The orders that were read for an answer are not read again to score candidates; many examples alike."""
+    """The orders that were read for an answer are not read again to score candidates. Many examples alike."""
     passages = ["The sky is blue.", "Grass is green.", "Roses are red."]
     example = Example("Which colour is the sky?", [Passage(p) for p in passages], candidates=["blue", "a deep red"])
     orders = [[0, 1, 2], [2, 0, 1]]
@@ -259,7 +259,7 @@ def test_scores_that_may_not_be_kept_are_refused_beforehand(tiny_reader):
 
 @pytest.mark.parametrize("family", SOME)
 def test_prefixes_kept_in_several_parts_serve_as_one(family, monkeypatch):
-    """What is kept stays where it is until there are many parts; then what is added goes behind what is no larger."""
+    """What is kept stays where it is until there are many parts. Then what is added goes behind what is no larger."""
     monkeypatch.setattr("fastreader.models.passes.prefix_cache._MAX_PARTS", 2)
     reader = Reader.load((tiny(family), byte_tokenizer()), precision="exact")
     plain = [r.logprob for r in reader.loglikelihood(REQUESTS)]

@@ -87,6 +87,6 @@ def test_invalid_values_are_named(values, message):
 
 
 def test_braces():
-    """A text with fields doubles its literal braces; a text without fields is used as it is."""
+    """A text with fields doubles its literal braces. A text without fields is used as it is."""
     assert Letter(greeting="{{{name}}}").greeting.format(name="Ada") == "{Ada}"
     assert Letter().closing == "{yours}"

@@ -156,7 +156,7 @@ def test_a_fork_waits_for_a_load(monkeypatch):
 @can_fork
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 def test_a_session_in_use_during_a_fork_is_closed_in_the_child(tiny_reader):
-    """What it keeps may be half written there; an idle session still works."""
+    """What it keeps may be half written there. An idle session still works."""
     busy, idle = (tiny_reader.session(PROMPTS[0], max_bytes=10**7) for _ in range(2))
     alone, held, done = scored(idle), threading.Event(), threading.Event()
 

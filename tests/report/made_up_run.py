@@ -39,7 +39,7 @@ def make_run(
     passages: int = 10,
     words: int = 40,
 ):
-    """Write a folder whose answers are made-up words; some texts are hostile HTML."""
+    """Write a folder whose answers are made-up words. Some texts are hostile HTML."""
     rng = np.random.default_rng(seed)
     folder.mkdir(parents=True)
     study = Study.of(
@@ -184,7 +184,7 @@ def _trace(rng, method: str, example: Example, count: int):
 
 
 def _laid(rng, spec: LayoutSpec, example: Example):
-    """Return a trace of a noise layout; random passages are given in full."""
+    """Return a trace of a noise layout. Random passages are given in full."""
     elsewhere = [(f"Elsewhere {example.id} {i}", f"Far away, {i}. " + " ".join(WORDS * 6)) for i in range(spec.count)]
     others = [{"kind": "random", "title": title, "text": text} for title, text in elsewhere]
     if spec.noise == "distracting":

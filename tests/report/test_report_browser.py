@@ -1,4 +1,4 @@
-"""The page in a real browser; skipped without a browser."""
+"""The page in a real browser. Skipped without a browser."""
 
 import contextlib
 import os
@@ -69,7 +69,7 @@ def large(tmp_path_factory):
 
 
 def shows(locator, start):
-    """Wait until the element's text starts so; "" for any text. A wait for a function would need the page's eval."""
+    """Wait until the element's text starts so. "" for any text. A wait for a function would need the page's eval."""
     from playwright.sync_api import expect
 
     expect(locator).to_have_text(re.compile(rf"^\s*{start}.*\S", re.DOTALL))
@@ -93,7 +93,7 @@ def test_opens_without_messages_or_requests(page, file):
 
 
 def received(server):
-    """What was sent to a server; a browser may open a connection ahead of time and send nothing."""
+    """What was sent to a server. A browser may open a connection ahead of time and send nothing."""
     found = []
     server.settimeout(0.3)
     while True:

@@ -306,7 +306,7 @@ def test_a_layer_that_sees_no_passage_is_empty_in_the_heat_map(tmp_path):
 
 
 def test_attention_of_layouts_that_hold_more_passages_for_some_questions(tmp_path):
-    """Layouts with "fill" do; the figure has the number of the first question."""
+    """Layouts with "fill" do. The figure has the number of the first question."""
     run = make_run(tmp_path / "run", questions=4, methods=["base", "noise:gold", "noise:random:2:near"])
     rows = [json.loads(line) for line in run.file("attention.jsonl").read_text().splitlines()]
     rows = [row for row in rows if row["layout"] == "random:2:near"]

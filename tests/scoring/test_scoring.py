@@ -443,7 +443,7 @@ def test_real_reader_in_lower_precision(packaged_reader, packaged_folder, precis
 
 
 def test_real_reader_learns_from_a_gold_passage(packaged_reader):
-    """The right answer gets likelier when the passage that holds it is read; else the prompt is broken."""
+    """The right answer gets likelier when the passage that holds it is read. Else the prompt is broken."""
     gold = [
         Example(
             e.question, [p for p in e.passages if p.is_gold], candidates=[c for c in e.candidates if c in e.answers]

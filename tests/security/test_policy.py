@@ -1,4 +1,4 @@
-"""SECURITY.md names tests; each exists."""
+"""SECURITY.md names tests. Each exists."""
 
 import re
 from pathlib import Path

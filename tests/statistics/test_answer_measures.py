@@ -14,7 +14,7 @@ from fastreader.statistics.measures.citations import (
     without_citations,
 )
 
-# The first two are Lin's own examples (2004, section 3); the values of all are those of rouge-score 0.1.2.
+# The first two are Lin's own examples (2004, section 3); the values of all come from rouge-score 0.1.2.
 ROUGE_L = [
     ("police kill the gunman", "police killed the gunman", 0.75),
     ("the gunman kill police", "police killed the gunman", 0.5),

@@ -8,7 +8,7 @@ from fastreader.statistics import ConformalSets, coverage
 
 
 def test_a_threshold_by_hand():
-    """Nine scores 1 - p of .1 to .9; at 80 % the ceil(10 x .8) = 8th smallest is .8, so p of at least .2 is in."""
+    """Nine scores 1 - p of .1 to .9. At 80 % the ceil(10 x .8) = 8th smallest is .8, so p of at least .2 is in."""
     rows = [[p, 1 - p] for p in np.arange(1, 10) / 10]
     sets = ConformalSets.fit(rows, [0] * 9, 0.8)
     assert sets.threshold == pytest.approx(0.2) and sets.reachable and sets.num_questions == 9

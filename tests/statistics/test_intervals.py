@@ -58,7 +58,7 @@ def test_seed_and_chunks(monkeypatch):
 
 @pytest.mark.parametrize("confidence_level", [0.9, 0.95])
 def test_bootstrap_covers_the_mean(confidence_level):
-    """Of 400 samples about `confidence_level` hold the true mean; the bounds are four standard errors of that share."""
+    """Of 400 samples about `confidence_level` hold the true mean. The bounds are four standard errors of that share."""
     generator = np.random.default_rng(7)
     hits = sum(
         0.3

@@ -55,7 +55,7 @@ def test_more_than_ten_passages_keep_their_order():
 
 
 def test_qrels_match_trec_eval():
-    """Six relevant documents, two of them retrieved, at places 1 and 4; one counts for three."""
+    """Six relevant documents, two of them retrieved, at places 1 and 4. One counts for three."""
     names = ["d0", "x", "y", "d1", "z"]
     question = Example("q", [Passage("text", id=n, is_gold=n in ("d0", "d1")) for n in names], id="q1")
     judged = {"q1": {"x": 0, "d1": 3} | {f"d{i}": 1 for i in (0, 2, 3, 4, 5)}}

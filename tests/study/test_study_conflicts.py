@@ -28,7 +28,7 @@ ROWS = [
 
 
 class Writing:
-    """A reader that writes what the test says and scores with its model; counts its passes."""
+    """A reader that writes what the test says and scores with its model. Counts its passes."""
 
     def __init__(self, reader):
         self._reader, self.passes, self.other = reader, 0, "the Seine"

@@ -33,7 +33,7 @@ def write(prompt, i):
 
 
 class Judge(ScriptedReader):
-    """Finds the longer answer better and every pair of answers equivalent, in any order; counts its calls."""
+    """Finds the longer answer better and every pair of answers equivalent, in any order. Counts its calls."""
 
     name, calls = "judge", 0
 

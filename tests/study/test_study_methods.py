@@ -26,7 +26,7 @@ class Failing(ScriptedReader):
 
 
 def test_rows_that_failed_run_again(tmp_path):
-    """Other rows stay; a row that fails again has its error again."""
+    """Other rows stay. A row that fails again has its error again."""
     study = study_of(tmp_path, ["sure:base", "sure:no_retrieval"])
 
     first = run(study, tmp_path / "run", Failing(write))

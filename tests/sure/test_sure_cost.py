@@ -104,7 +104,7 @@ def test_stages_two_to_four_compute_at_most_55_percent(packaged_reader, ten_pass
     computed = sum(result.costs[s].computed_tokens for s in stages)
     assert [result.costs[s].calls for s in stages] == [2, 4, 4]
     assert given == sum(reader.given[s] for s in stages)
-    # The same, counted by hand: each label is a call of its own with the whole prompt before it.
+    # The same, counted by hand: each label is a separate call with the whole prompt before it.
     assert computed <= 0.55 * given
     for stage in ("validity", "ranking"):
         assert result.costs[stage].computed_tokens <= 0.55 * result.costs[stage].total_tokens

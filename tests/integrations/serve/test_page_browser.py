@@ -1,4 +1,4 @@
-"""The page at `/` in a real browser, with a server of canned answers; skipped without a browser."""
+"""The page at `/` in a real browser, with a server of canned answers. Skipped without a browser."""
 
 import contextlib
 import json
@@ -75,7 +75,7 @@ def reading(body):
 
 
 class Canned:
-    """A server of the page; `answer` maps a request's body to (status, response), or to None for no response."""
+    """A server of the page. `answer` maps a request's body to (status, response), or to None for no response."""
 
     def __init__(self):
         self.text, self.policy = page_and_policy(MODEL)

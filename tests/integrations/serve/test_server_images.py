@@ -1,4 +1,4 @@
-"""The Dockerfile and compose file name what exists; building an image is left to those who have an engine."""
+"""The Dockerfile and compose file name what exists. Building an image is left to those who have an engine."""
 
 import json
 import re

@@ -22,7 +22,7 @@ def ask(client, question, path="/rerank"):
 
 
 def settled_pool(reader, path):
-    """Save a pool of simulated questions of this reader, which settle a bias; return it."""
+    """Save a pool of simulated questions of this reader, which settle a bias. Return it."""
     pool = Pool()
     for o in simulate(bias_shape("last-dominant", 4), 80, lambda s: latin(4, 1, s)).observations:
         pool.add(replace(o, reader=reader.describe(), template=fr.Template().digest()))

@@ -52,7 +52,7 @@ def test_best_at_the_ends(n, order):
 
 @pytest.mark.parametrize("n", range(1, 12))
 def test_long_context_reorder_is_what_stacks_ship(n):
-    """From the worst passage on, each in turn before and behind those placed, the worst of all before."""
+    """From the worst passage on, each before and behind the passages already placed, the worst of all before."""
     placed = []
     for turn, rank in enumerate(reversed(range(n))):
         placed.insert(len(placed) if turn % 2 else 0, rank)

@@ -1,4 +1,4 @@
-"""Baselines that ask the reader: pairwise, listwise, self-consistency; a reader of rules answers."""
+"""Baselines that ask the reader: pairwise, listwise, self-consistency. A reader of rules answers."""
 
 from __future__ import annotations
 
@@ -209,7 +209,7 @@ def test_majority():
 
 
 def test_self_consistency(tiny_reader, monkeypatch):
-    """Every order is read once in one call; the answer most of them give wins."""
+    """Every order is read once in one call. The answer most of them give wins."""
     from fastreader.core.protocol import Generation, Results
     from fastreader.core.tree import TreeStats
 
@@ -245,7 +245,7 @@ def test_reading_prompts_are_the_contexts_that_are_scored(tiny_reader):
 
 
 def test_cross_encoder_of_its_own_making(tmp_path):
-    """A tiny random BERT, saved as a cross-encoder: scores are those of its own forward."""
+    """A tiny random BERT, saved as a cross-encoder: scores equal its own forward's."""
     sentence_transformers = pytest.importorskip(
         "sentence_transformers", reason="the extra 'cross-encoder' is not installed"
     )

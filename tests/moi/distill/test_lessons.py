@@ -1,4 +1,4 @@
-"""Teacher's scores beside their questions, and the loss."""
+"""Teacher's scores joined with their questions, and the loss."""
 
 from __future__ import annotations
 

@@ -154,7 +154,7 @@ def test_another_run_or_a_damaged_checkpoint_is_rejected(lessons, tmp_path):
 
 
 def test_gradients_are_clipped_and_their_norm_is_reported(lessons, tmp_path):
-    """The optimiser sees clipped gradients; the step reports the norm before clipping."""
+    """The optimiser sees clipped gradients. The step reports the norm before clipping."""
     seen, reported = {}, {}
     for most in (None, 1e-3):
         settings = DistillSettings(**{**SETTINGS.to_dict(), "max_grad_norm": most})

@@ -54,7 +54,7 @@ def test_one_packed_pass(tiny_reader, monkeypatch):
     found = fr.conflicts(tiny_reader, QUESTION, PASSAGES, CANDIDATES)
     assert len(calls) == 1 and found.stats.computed_tokens < found.stats.total_tokens
     fr.conflicts(tiny_reader, QUESTION, PASSAGES)
-    assert len(calls) == 3  # proposals take a pass of their own
+    assert len(calls) == 3  # proposals take a separate pass
 
 
 def test_candidates_from_the_passages(tiny_reader):
@@ -134,7 +134,7 @@ def test_judgement_against_loops():
 
 
 def test_who_is_odd():
-    """Two passages read and state A, one states B although its text prefers A; one states nothing and is not odd."""
+    """Two passages read and state A, one states B although its text prefers A. One states nothing and is not odd."""
     ratios = np.array([[6.0, 0.0], [4.0, 1.0], [0.0, 5.0], [0.2, 0.1]])
     texts = np.array([[0.0, -9.0], [0.0, -5.0], [7.0, 0.0], [np.nan, np.nan]])
     found = judge(ratios, texts)
