@@ -163,8 +163,8 @@ def test_empty_source_is_recorded(nothing, caplog):
 @pytest.mark.parametrize("one", ["Paris", {"text": "Paris"}, {"documents": [{"content": "Paris"}]}, Passage("Paris")])
 def test_one_passage_instead_of_a_list_raises(one):
     (found,) = Retrievers(["A"], {"A": lambda q: one}).retrieve(["?"])
-    failure = f"A failed: InputError: source: expected a list of passages, got one {type(one).__name__}"
-    assert found.documents[0].failure == failure
+    failure = "A failed: InputError: source: expected a list of passages, got "
+    assert found.documents[0].failure.startswith(failure)
 
 
 def test_one_question_instead_of_a_list_raises():

@@ -5,9 +5,14 @@ import pytest
 from eor_cases import WIKI, passage_file
 
 from fastreader.data import Passage, load_passages, load_questions
-from fastreader.eor import BM25, Dense, as_source
-from fastreader.eor.sources import as_passage
+from fastreader.eor import BM25, Dense, Retrievers, as_source
 from fastreader.errors import InputError
+
+
+def retrieved(source, question="x"):
+    """Return the passages that a retriever over `source` finds."""
+    (retrieval,) = Retrievers(["S"], {"S": source}, on_error="raise").retrieve([question])
+    return retrieval.documents[0].passages
 
 
 def test_bm25_ranks_by_common_words_and_drops_the_rest(tmp_path):
@@ -60,8 +65,8 @@ def test_a_langchain_retriever():
         def invoke(self, question):
             return [SimpleNamespace(page_content=f"about {question}", metadata={"title": "T", "page": 3}, id="d1")]
 
-    (found,) = map(as_passage, as_source(Retriever())("x"))
-    assert (found.text, found.title, found.id, found.metadata) == ("about x", "T", "d1", {"title": "T", "page": 3})
+    (found,) = retrieved(Retriever())
+    assert (found.text, found.title, found.id, found.metadata) == ("about x", "T", "d1", {"page": 3})
 
 
 def test_a_haystack_retriever():
@@ -69,7 +74,7 @@ def test_a_haystack_retriever():
         def run(self, query):
             return {"documents": [SimpleNamespace(content=query, meta={"k": 1}, id="d", score=0.5)]}
 
-    (found,) = map(as_passage, as_source(Retriever())("x"))
+    (found,) = retrieved(Retriever())
     assert (found.text, found.id, found.score, found.metadata) == ("x", "d", 0.5, {"k": 1})
 
 
@@ -78,7 +83,7 @@ def test_a_llamaindex_retriever():
         def retrieve(self, question):
             return [SimpleNamespace(text=question, metadata={"page": 2}, node_id="n1", score=0.25)]
 
-    (found,) = map(as_passage, as_source(Retriever())("x"))
+    (found,) = retrieved(Retriever())
     assert (found.text, found.id, found.score, found.metadata) == ("x", "n1", 0.25, {"page": 2})
 
 
@@ -99,15 +104,59 @@ def test_haystack_component_without_documents_raises():
 
 
 def test_texts_mappings_and_passages():
-    assert as_passage("a text") == Passage("a text")
-    assert as_passage({"contents": "c", "title": "t", "id": 5, "score": 1}) == Passage("c", "t", "5", 1.0)
-    assert as_passage(Passage("p")) == Passage("p")
+    row = {"contents": "c", "title": "t", "id": 5, "score": 1}
+    assert retrieved(lambda question: ["a text", row, Passage("p")]) == [
+        Passage("a text"),
+        Passage("c", "t", "5", 1.0),
+        Passage("p"),
+    ]
 
 
-@pytest.mark.parametrize("found", ["  ", {"body": "x"}, 5, {"text": ""}])
-def test_invalid_passages_raise(found):
-    with pytest.raises(InputError):
-        as_passage(found)
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        ({"_id": "d1", "text": "t"}, Passage("t", id="d1")),
+        ({"docid": "d2", "segment": "t"}, Passage("t", id="d2")),
+        ({"doc_id": 3, "body": "t"}, Passage("t", id="3")),
+        ({"node_id": "n", "text": None, "passage": "t"}, Passage("t", id="n")),
+        ({"text": "t", "url": "u", "meta": {"page": 1}}, Passage("t", metadata={"url": "u", "page": 1})),
+        ({"contents": "Title\nbody"}, Passage("body", "Title")),
+        ({"text": "t", "score": np.float32(0.5)}, Passage("t", score=0.5)),
+        (SimpleNamespace(contents="t", docid="d3", title="T", score=2), Passage("t", "T", "d3", 2.0)),
+    ],
+)
+def test_no_field_of_a_document_is_dropped(found, expected):
+    assert retrieved(lambda question: [found]) == [expected]
+
+
+def test_a_llamaindex_node_with_a_score():
+    node = SimpleNamespace(get_content=lambda: "t", node_id="n1", metadata={"title": "T", "page": 2})
+    (found,) = retrieved(lambda question: [SimpleNamespace(node=node, score=0.25)])
+    assert found == Passage("t", "T", "n1", 0.25, metadata={"page": 2})
+
+
+def test_a_source_may_return_none():
+    source = {"S": lambda question: None}
+    (retrieval,) = Retrievers(["S"], source).retrieve(["x"])
+    assert retrieval.documents[0].failure == "S returned nothing"
+
+
+@pytest.mark.parametrize(
+    ("found", "message"),
+    [
+        (["  "], r"source\[0\]: text"),
+        (["a", {"url": "x"}], r"source\[1\]: expected a text, a Passage, .*got a mapping with url"),
+        ([5], r"source\[0\]: expected .*got int"),
+        ([{"text": ""}], r"source\[0\]: text"),
+        ([{"text": "t", "score": "high"}], r"source\[0\]: score: expected a number or None, got 'high'"),
+        ("one text", "source: expected a list of passages, got 'one text'"),
+        ({"text": "t"}, "source: expected a list of passages"),
+        (Passage("p"), "source: expected a list of passages"),
+    ],
+)
+def test_invalid_passages_raise(found, message):
+    with pytest.raises(InputError, match=message):
+        retrieved(lambda question: found)
 
 
 def test_invalid_sources_raise():

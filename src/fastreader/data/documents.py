@@ -1,9 +1,9 @@
-"""as_passage: a passage from what other libraries hand around as a document, a node or a record."""
+"""Convert what other libraries call a document, a node or a record to passages."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, SupportsFloat
 
 from fastreader.core.checks import check_text, expect, given
 from fastreader.data.rows import split_contents
@@ -11,7 +11,7 @@ from fastreader.data.types import Passage
 from fastreader.errors import InputError
 
 _TEXT = ("text", "contents", "content", "page_content", "segment", "body", "passage")
-_ID = ("id", "_id", "docid", "doc_id", "document_id")
+_ID = ("id", "_id", "docid", "doc_id", "document_id", "node_id")
 _METADATA = ("metadata", "meta")
 _KNOWN = {*_TEXT, *_ID, *_METADATA, "title", "score"}
 _WANTED = f"a text, a Passage, a mapping with {', '.join(_TEXT[:-1])} or {_TEXT[-1]}, or a document with such a text"
@@ -59,15 +59,16 @@ def as_passage(document: Any, *, name: str = "document") -> Passage:
     if callable(content):
         text, id, extra = content(), getattr(node, "node_id", None), getattr(node, "metadata", None)
     else:
-        field = next((key for key in ("page_content", "content", "text") if hasattr(document, key)), None)
-        named = given(field, f"{name}: expected {_WANTED}, got {type(document).__name__}")
-        text, id = getattr(document, named), getattr(document, "id", None)
+        found = (getattr(document, key, None) for key in ("page_content", "content", "text", "contents"))
+        text = next((value for value in found if value is not None), None)
+        given(text, f"{name}: expected {_WANTED}, got {type(document).__name__}")
+        id = next((value for key in _ID if (value := getattr(document, key, None)) is not None), None)
         extra = next((value for key in _METADATA if (value := getattr(document, key, None)) is not None), None)
-    return _made(text, None, id, getattr(document, "score", None), extra, name)
+    return _made(text, getattr(document, "title", None), id, getattr(document, "score", None), extra, name)
 
 
 def _of_mapping(document: Mapping[Any, Any], name: str) -> Passage:
-    field = next((key for key in _TEXT if key in document), None)
+    field = next((key for key in _TEXT if document.get(key) is not None), None)
     if field is None:
         raise InputError(f"{name}: expected {_WANTED}, got a mapping with {', '.join(map(str, document)) or 'no keys'}")
     text, title = document[field], document.get("title")
@@ -87,7 +88,7 @@ def _made(text: Any, title: Any, id: Any, score: Any, metadata: Any, name: str) 
     extra = {str(key): value for key, value in metadata.items()} if isinstance(metadata, Mapping) else {}
     if title is None and isinstance(extra.get("title"), str):
         title = extra.pop("title")
-    number = isinstance(score, (int, float)) and not isinstance(score, bool)
+    number = isinstance(score, SupportsFloat) and not isinstance(score, bool)
     expect(score is None or number, f"{name}: score", "a number or None", score)
     return Passage(
         text,

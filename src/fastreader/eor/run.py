@@ -10,12 +10,13 @@ from typing import Any
 from fastreader.core.checked import checked
 from fastreader.core.checks import check_choice, check_int, check_text, expect
 from fastreader.core.protocol import ReaderProtocol
+from fastreader.data.documents import as_passages
 from fastreader.data.types import Example, Passage
 from fastreader.eor import spec
 from fastreader.eor.chunks import Limits, chunks, cut, cut_all, first_words
 from fastreader.eor.plan import PK, Expressions, sources_of
 from fastreader.eor.rerank import QuestionLikelihood, Scorer, rerank
-from fastreader.eor.sources import SourceFunction, as_passages, as_source
+from fastreader.eor.sources import SourceFunction, as_source
 from fastreader.eor.spec import ChunkRerank, Concat, Node, Source, Top
 from fastreader.eor.texts import Texts
 from fastreader.eor.types import Document, Retrieval
@@ -175,7 +176,8 @@ class Retrievers:
         out: list[Found] = []
         for question in questions:
             try:
-                out.append(as_passages(self._sources[name](question)))
+                found = self._sources[name](question)
+                out.append([] if found is None else as_passages(found, name="source", allow_blank=False))
             except Exception as error:
                 if self._strict:
                     raise

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fastreader.core.checked import checked
-from fastreader.core.checks import check_int, expect, given, rejecting, require
+from fastreader.core.checks import check_int, expect, given, rejecting
 from fastreader.data import load_passages
 from fastreader.data.types import Passage
 from fastreader.eor.similarity.loading import encoder_for
@@ -163,58 +163,6 @@ def as_source(found: Any) -> SourceFunction:
         return lambda question: _haystack(found.run(query=question))
     expected = "a callable, or an object with invoke (LangChain), retrieve (LlamaIndex) or run (Haystack)"
     raise InputError(f"source: expected {expected}, got {type(found).__name__}")
-
-
-def as_passages(found: Any) -> list[Passage]:
-    """Return the passages in the result of a source; no passages if it is None.
-
-    Raises:
-        InputError: if the result is one text or one mapping, whose letters or keys would be taken for passages, or
-            `as_passage` raises it.
-    """
-    one = isinstance(found, (str, bytes, Mapping, Passage))
-    require(not one, f"source: expected a list of passages, got one {type(found).__name__}")
-    return [] if found is None else [as_passage(item) for item in found]
-
-
-def as_passage(found: Any) -> Passage:
-    """Return one item of the result of a source as a `Passage`.
-
-    Args:
-        found: a `Passage`; a text; a mapping with ``text``, ``contents``, ``content`` or ``page_content`` and
-            optionally ``title, id, score``; a LangChain or Haystack document, a LlamaIndex node.
-
-    Raises:
-        InputError: if `found` is anything else, or its text is empty.
-    """
-    if isinstance(found, Passage):
-        passage = found
-    elif isinstance(found, str):
-        passage = Passage(found)
-    elif isinstance(found, Mapping):
-        passage = _from_fields(found.get, dict(found.get("metadata") or found.get("meta") or {}))
-    else:
-        meta = getattr(found, "metadata", None) or getattr(found, "meta", None) or {}
-        passage = _from_fields(lambda name: getattr(found, name, None), dict(meta))
-    expect(bool(passage.text.strip()), "source", "passages with a text", passage.text)
-    return passage
-
-
-def _from_fields(get: Callable[[str], Any], metadata: dict[str, Any]) -> Passage:
-    names = ("text", "contents", "content", "page_content")
-    text = given(
-        next((found for name in names if isinstance(found := get(name), str)), None),
-        "source: expected a passage, a text, or a document with a text, content or page_content",
-    )
-    identifier = next((found for name in ("id", "node_id") if (found := get(name)) is not None), None)
-    score = get("score")
-    return Passage(
-        text=text,
-        title=str(get("title") or metadata.get("title") or ""),
-        id=None if identifier is None else str(identifier),
-        score=None if score is None else float(score),
-        metadata=metadata,
-    )
 
 
 def _haystack(answer: Any) -> Iterable[Any]:
