@@ -13,8 +13,8 @@ from helpers.commands import COMMAND, ONE, ids, run
 from helpers.support import byte_tokenizer, tiny_llama
 
 from fastreader.cli.inputs import check_output, check_writable
-from fastreader.cli.output import trec_lines
 from fastreader.data.result_log import iter_results
+from fastreader.data.write import trec_lines
 from fastreader.errors import InputError
 
 
@@ -201,5 +201,5 @@ def test_a_file_that_is_gone_on_with_needs_no_folder_to_write_to(tmp_path, monke
 
 
 def test_near_scores_stay_apart_in_a_trec_run():
-    lines = trec_lines("q", [("a", 0, 0.30000002), ("b", 1, 0.30000001)], "tag")
+    lines = trec_lines("q", [("a", 0.30000002), ("b", 0.30000001)], "tag")
     assert lines == ["q Q0 a 1 0.30000002 tag\n", "q Q0 b 2 0.30000001 tag\n"]

@@ -335,8 +335,13 @@ def test_trec(tmp_path):
 @pytest.mark.parametrize(
     ("example", "format", "expected"),
     [
-        (Example("q", [Passage("a", id="d 1")], id="q"), "trec", "identifiers without white space, got 'd 1'"),
-        (Example("q", [Passage("a", id="d")]), "trec", "identifiers without white space, got None"),
+        (
+            Example("q", [Passage("a", id="d 1")], id="q"),
+            "trec",
+            "trec: expected a passage id without white space .*, got 'd 1'",
+        ),
+        (Example("q", [Passage("a", id="d")]), "trec", "a question id without white space and control .*, got None"),
+        (Example("q", [Passage("a", id="d\x07")], id="q"), "trec", "a passage id without .*control characters"),
         (Example("q", [Passage("a", score=float("nan"))]), "dpr", "not JSON compliant"),
         (Example("q", [Passage("a")], metadata={"x": {1}}), "dpr", "not JSON serializable"),
         (Example("q", [Passage("a\ud800")]), "dpr", "expected text that is valid Unicode"),

@@ -12,10 +12,11 @@ import typer
 from fastreader.cli import options
 from fastreader.cli.calibrations import UNCALIBRATED
 from fastreader.cli.inputs import Skipped, check_output, examples, model_settings, remaining, use_cache
-from fastreader.cli.output import Writer, trec_lines
+from fastreader.cli.output import Writer
 from fastreader.cli.screen import say
 from fastreader.core.progress import track
 from fastreader.data.result_log import ResultLog
+from fastreader.data.write import trec_lines
 from fastreader.errors import InputError, NumericsError, OutOfBudgetError
 
 if TYPE_CHECKING:
@@ -149,5 +150,5 @@ def _trec(ranked: Ranked) -> list[str]:
     rows = []
     for p in ranked.by_utility():
         score = lowest - (p.index + 1) if p.utility is None else p.utility
-        rows.append((p.passage.id, p.index, score))
-    return trec_lines(ranked.id, rows, "fastreader-moi")
+        rows.append((str(p.index) if p.passage.id is None else p.passage.id, score))
+    return trec_lines(ranked.id, rows, "fastreader-moi", name="--format trec")

@@ -4,37 +4,16 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
 from rich.console import RenderableType
 
 from fastreader.cli.screen import Screen
-from fastreader.core.checks import expect, rejecting
+from fastreader.core.checks import rejecting
 
 Result = TypeVar("Result")
-
-
-def trec_lines(question: str | None, rows: Sequence[tuple[str | None, int, float]], tag: str) -> list[str]:
-    """Return lines ``qid Q0 docid rank score tag`` of a TREC run.
-
-    Args:
-        question: its id.
-        rows: (passage's id or None for its index, index, score), best first.
-        tag: name of the run.
-
-    Raises:
-        InputError: if an id contains white space or control characters.
-    """
-    lines = []
-    for rank, (id, index, score) in enumerate(rows, 1):
-        name = id if id is not None else str(index)
-        for what, text in (("question", question), ("passage", name)):
-            fits = text is not None and len(text.split()) == 1 and text.isprintable()
-            expect(fits, "--format trec", f"a {what} id without white space and control characters", text)
-        lines.append(f"{question} Q0 {name} {rank} {float(score)} {tag}\n")
-    return lines
 
 
 class Writer(Generic[Result]):

@@ -14,10 +14,11 @@ import typer
 from fastreader.cli import options
 from fastreader.cli.cluster import RayActorsOption, RayGpusOption, RayOption, pool_of
 from fastreader.cli.inputs import Skipped, check_output, examples, model_settings, remaining, use_cache
-from fastreader.cli.output import Writer, trec_lines
+from fastreader.cli.output import Writer
 from fastreader.core.checks import check_choice
 from fastreader.core.progress import track
 from fastreader.data.result_log import ResultLog
+from fastreader.data.write import trec_lines
 
 if TYPE_CHECKING:
     from fastreader.passages.ranking import Reranked
@@ -145,5 +146,5 @@ def _trec(ranked: Reranked) -> list[str]:
     rows = []
     for place, result in enumerate(ranked):
         score = result.relevance if not values else lowest - place if result.value is None else result.value
-        rows.append((result.passage.id, result.index, score))
-    return trec_lines(ranked.id, rows, f"fastreader-{ranked.method}")
+        rows.append((str(result.index) if result.passage.id is None else result.passage.id, score))
+    return trec_lines(ranked.id, rows, f"fastreader-{ranked.method}", name="--format trec")

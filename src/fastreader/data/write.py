@@ -128,16 +128,32 @@ def _flashrag(example: Example) -> Row:
     return _beside(row, metadata, ("id", "candidates"))
 
 
+def trec_lines(
+    question: str | None, rows: Iterable[tuple[str | None, float]], tag: str, *, name: str = "trec"
+) -> list[str]:
+    """Return one question's lines ``qid Q0 docid rank score tag`` of a TREC run.
+
+    Args:
+        question: its id.
+        rows: id and score of each passage, best first.
+        tag: name of the run.
+        name: of the argument that chose the format, for messages.
+
+    Raises:
+        InputError: if an id or the tag is missing, or contains white space or control characters.
+    """
+    lines = []
+    for rank, (passage, score) in enumerate(rows, 1):
+        for what, text in (("question id", question), ("passage id", passage), ("tag", tag)):
+            fits = text is not None and len(text.split()) == 1 and text.isprintable()
+            expect(fits, name, f"a {what} without white space and control characters", text)
+        lines.append(f"{question} Q0 {passage} {rank} {float(score)} {tag}\n")
+    return lines
+
+
 def _trec(example: Example, tag: str) -> list[str]:
     count = len(example.passages)
-    scores = [passage.score for passage in example.passages]
-    known = [score for score in scores if score is not None]
-    if len(known) < count or any(not a > b for a, b in itertools.pairwise(map(np.float32, known))):
-        known = [float(count - rank) for rank in range(count)]
-    names = [example.id, tag, *(passage.id for passage in example.passages)]
-    for name in names:
-        expect(name is not None and len(name.split()) == 1, "trec", "identifiers without white space", name)
-    return [
-        f"{example.id} Q0 {passage.id} {rank} {score!r} {tag}\n"
-        for rank, (passage, score) in enumerate(zip(example.passages, known, strict=True), 1)
-    ]
+    scores = [passage.score for passage in example.passages if passage.score is not None]
+    if len(scores) < count or any(not a > b for a, b in itertools.pairwise(map(np.float32, scores))):
+        scores = [float(count - rank) for rank in range(count)]
+    return trec_lines(example.id, zip((passage.id for passage in example.passages), scores, strict=True), tag)

@@ -73,7 +73,7 @@ def test_lines_of_a_run(tmp_path):
 @pytest.mark.parametrize(
     ("rankings", "message"),
     [
-        ([ranking(id="a b")], "identifiers without white space, got 'a b'"),
+        ([ranking(id="a b")], "trec: expected a question id without white space and control characters, got 'a b'"),
         ([ranking(passages=[fr.Passage("x", id="a")] * 3)], r"rankings\[0\]: expected passages with ids of their own"),
         (["q"], "rankings"),
     ],
