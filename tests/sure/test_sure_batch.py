@@ -192,7 +192,19 @@ def test_a_killed_run_loses_nothing_that_was_computed(tmp_path, calls):
     results = answers(second, examples(4), batch_size=2, output=output, resume=True)
     assert without_costs(results) == without_costs(expected)
     assert reader.calls + second.calls == whole.calls
-    assert not output.with_name("out.jsonl.checkpoint").exists()
+    assert [file.name for file in tmp_path.iterdir()] == ["out.jsonl"]
+
+
+def test_replies_of_other_settings_are_not_used(tmp_path):
+    output, reader = tmp_path / "out.jsonl", TokenReader(**script())
+    reader.loglikelihood = dying(reader.loglikelihood, reader, 2)
+    with pytest.raises(Killed):
+        answers(reader, examples(2), output=output)
+    other = {"longest_candidate": 1}  # changes how replies are read, not the first request
+    whole, second = TokenReader(**script()), TokenReader(**script())
+    expected = answers(whole, examples(2), **other)
+    assert without_costs(answers(second, examples(2), output=output, resume=True, **other)) == without_costs(expected)
+    assert second.calls == whole.calls
 
 
 def dying(call, reader, calls):

@@ -129,8 +129,8 @@ def answer_many(
         examples: questions with passages, read lazily.
         batch_size: number of questions whose stages are packed together. More share less memory each and decode faster
             together; results do not depend on it beyond rounding.
-        output: a .jsonl file to which every result is appended. Replies of unfinished questions are saved beside it in
-            "<output>.checkpoint" until the end, so that a run killed within a batch loses no reply.
+        output: a .jsonl file to which every result is appended. Replies of unfinished questions are cached in
+            "<output>.cache" until the end, so that a run killed within a batch loses no reply.
         resume: continue `output`; its results are returned without a call of the reader.
         progress: whether to show a progress bar on standard error; None shows it on a terminal.
         on_error: called with (index, example, error) for a question that fails, which is then left out; None raises

@@ -107,10 +107,12 @@ class PrefixReader(ReaderWrapper):
                 one.note(f"the passages were read again for each stage: {error}")
             return self.reader
         seconds = time.perf_counter() - started
+        read = []
         for one in self._prefixes.values():
             if one.index not in self.costs:  # else read before a resumed run was killed
                 cost = self.costs[one.index] = StageCost(0, 0, len(one.tokens), 0, seconds)
-                if self._checkpoint is not None:
-                    self._checkpoint.record(one.index, _STEP, PrefixRead(STAGE, one.tokens), [], cost)
+                read.append((one.index, _STEP, PrefixRead(STAGE, one.tokens), [], cost))
+        if self._checkpoint is not None:
+            self._checkpoint.record(read)
         session: ReaderProtocol = self._session
         return session

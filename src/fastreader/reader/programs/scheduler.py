@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 
 from fastreader.core.halving import by_halves
 from fastreader.errors import FastreaderError
-from fastreader.reader.programs.checkpoint import Checkpoint, Replies
+from fastreader.reader.programs.checkpoint import Answered, Checkpoint, Replies
 from fastreader.reader.programs.costs import StageCost, request_cost
 from fastreader.reader.programs.prefix_reader import PrefixReader
 from fastreader.reader.programs.readers import Readers
@@ -85,18 +85,17 @@ def run(
                 kind = request.max_new_tokens, request.n, request.temperature, request.seed, request.stop
             calls.setdefault((id(one.readers.of(request.stage)), kind), []).append(one)
         for members in calls.values():
-            for one, answer in zip(members, by_halves(members, _call, FastreaderError), strict=True):
+            answers = by_halves(members, functools.partial(_call, checkpoint=checkpoint), FastreaderError)
+            for one, answer in zip(members, answers, strict=True):
                 if isinstance(answer, FastreaderError):
                     one.advance(error=answer)
-                    continue
-                if checkpoint is not None and one.request is not None:
-                    checkpoint.record(one.index, one.step, one.request, *answer)
-                one.advance(*answer)
+                else:
+                    one.advance(*answer)
     return [one.outcome for one in running]
 
 
-def _call(members: Sequence[_Running[T]]) -> list[tuple[Replies, StageCost]]:
-    """Send the requests of all members, which are of one kind, in one call, and return the replies to each."""
+def _call(members: Sequence[_Running[T]], checkpoint: Checkpoint | None) -> list[tuple[Replies, StageCost]]:
+    """Send the requests of all members, which are of one kind, in one call, and save and return the replies to each."""
     first: Any = members[0].request
     reader = members[0].readers.of(first.stage)
     greedy = isinstance(first, Score) or first.temperature == 0
@@ -131,11 +130,13 @@ def _call(members: Sequence[_Running[T]]) -> list[tuple[Replies, StageCost]]:
             progress=False,
         )
     separate = len(members) == 1 and len(items) == len(rows[0]) and not isinstance(reader, PrefixReader)
-    answers = []
+    answers: list[Answered] = []
     for one, row in zip(members, rows, strict=True):
         request = one.request
         replies = list(map(results.__getitem__, row))
         cached = functools.partial(reader.cached, one.index) if isinstance(reader, PrefixReader) else None
         cost = request_cost(request, replies, results.seconds, results.stats if separate else None, cached)
-        answers.append((replies, cost))
-    return answers
+        answers.append((one.index, one.step, request, replies, cost))
+    if checkpoint is not None:
+        checkpoint.record(answers)
+    return [(replies, cost) for *_, replies, cost in answers]
