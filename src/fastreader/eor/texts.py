@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -11,9 +11,7 @@ from typing import Any, ClassVar
 from fastreader.core.checked import checked
 from fastreader.core.checks import require
 from fastreader.data.types import Passage
-from fastreader.reader.prompts.texts import NO_FIELDS, PromptTexts
-
-_QUESTION = frozenset({"question"}), NO_FIELDS
+from fastreader.reader.prompts.texts import PromptTexts
 
 
 @checked
@@ -41,15 +39,7 @@ class Texts(PromptTexts):
         rank_question: the scored text there; field {question}.
     """
 
-    FIELDS: ClassVar[Mapping[str, tuple[Set[str], Set[str]]]] = {
-        "passage": (frozenset({"text"}), frozenset({"title"})),
-        "passage_without_title": (frozenset({"text"}), NO_FIELDS),
-        "read_question": _QUESTION,
-        "bare_question": _QUESTION,
-        "write": _QUESTION,
-        "compress_query": (frozenset({"question"}), frozenset({"words"})),
-        "rank_question": _QUESTION,
-    }
+    OPTIONAL: ClassVar = {"passage": {"title"}, "compress_query": {"words"}}
 
     read_lead: str = "Take the following paragraphs to be true:\n\n"
     passage: str = "{title}\n{text}\n\n"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -11,7 +11,7 @@ from fastreader.core.checks import expect
 from fastreader.core.protocol import ReaderProtocol, TextOrTokens
 from fastreader.data.types import Passage
 from fastreader.noise.layouts import Fits
-from fastreader.reader.prompts.texts import NO_FIELDS, PromptTexts
+from fastreader.reader.prompts.texts import PromptTexts
 
 
 @checked
@@ -55,11 +55,7 @@ class NoiseTemplate(PromptTexts):
     system: str | None = None
     chat_options: dict[str, Any] = field(default_factory=dict)
 
-    FIELDS: ClassVar[Mapping[str, tuple[Set[str], Set[str]]]] = {
-        "document": (frozenset({"text"}), frozenset({"title", "number"})),
-        "document_without_title": (frozenset({"text"}), frozenset({"number"})),
-        "question": (frozenset({"question"}), NO_FIELDS),
-    }
+    OPTIONAL: ClassVar = {"document": {"title", "number"}, "document_without_title": {"number"}}
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -6,18 +6,19 @@ share those tokens; the pieces that the prompts of a stage share come first. A p
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from fastreader.core.checked import checked
 from fastreader.data import Passage
-from fastreader.reader.prompts.texts import NO_FIELDS, PromptTexts
+from fastreader.reader.prompts.texts import PromptTexts
 
 LETTERS = tuple(f"({letter})" for letter in "abcdefghijklmnopqrstuvwxyz")  # the markers of candidates
 PLACEHOLDERS = tuple(2 * letter for letter in "xyzwvutsrqponmlkjihgfedcba")  # of candidates in the answer format
 _NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
-_HEADER = {"passages", "number", "form", "words"}
+_WORDS = frozenset({"words"})
+_HEADER = _WORDS | {"passages", "number", "form"}
 
 
 def number_word(number: int) -> str:
@@ -121,22 +122,12 @@ class SureTemplate(PromptTexts):
     system: str | None = None
     chat_options: dict[str, Any] = field(default_factory=dict)
 
-    FIELDS: ClassVar[Mapping[str, tuple[Set[str], Set[str]]]] = {
-        "passage": ({"text"}, {"title", "number"}),
-        "passage_without_title": ({"text"}, {"number"}),
-        "candidates": (NO_FIELDS, _HEADER),
-        "candidates_after": (NO_FIELDS, _HEADER),
-        "candidates_question": ({"question"}, NO_FIELDS),
-        "candidates_shots": (NO_FIELDS, _HEADER),
-        "shot": ({"question", "answer"}, NO_FIELDS),
-        "candidates_shots_question": ({"question"}, {"number", "form"}),
-        "summary": ({"question"}, {"choices"}),
-        "summary_prediction": ({"prediction"}, NO_FIELDS),
-        "validity_question": ({"question"}, NO_FIELDS),
-        "validity": ({"prediction", "summary"}, NO_FIELDS),
-        "ranking_first": ({"summary"}, NO_FIELDS),
-        "ranking_second": ({"summary"}, NO_FIELDS),
-        "ranking_question": ({"question"}, NO_FIELDS),
+    OPTIONAL: ClassVar = {
+        "passage": {"title", "number"},
+        "passage_without_title": {"number"},
+        **dict.fromkeys(("candidates", "candidates_after", "candidates_shots"), _HEADER),
+        "candidates_shots_question": {"number", "form"},
+        "summary": {"choices"},
     }
 
     def passages(self, passages: Sequence[Passage]) -> list[str]:
@@ -196,16 +187,8 @@ class VariantTemplate(PromptTexts):
     )
     unknown: str = "unknown"
 
-    FIELDS: ClassVar[Mapping[str, tuple[Set[str], Set[str]]]] = {
-        "task": (NO_FIELDS, {"words"}),
-        "question": ({"question"}, NO_FIELDS),
-        "task_choices": (NO_FIELDS, {"words"}),
-        "question_choices": ({"question", "choices"}, NO_FIELDS),
-        "summary": ({"summary"}, {"candidate", "number"}),
-        "generic_summary": ({"question"}, NO_FIELDS),
-        "think": ({"question"}, NO_FIELDS),
-        "therefore": (NO_FIELDS, {"words"}),
-        "verify": ({"answer"}, NO_FIELDS),
-        "select": ({"question", "passage"}, NO_FIELDS),
-        "infer": (NO_FIELDS, {"words", "unknown"}),
+    OPTIONAL: ClassVar = {
+        **dict.fromkeys(("task", "task_choices", "therefore"), _WORDS),
+        "summary": {"candidate", "number"},
+        "infer": _WORDS | {"unknown"},
     }

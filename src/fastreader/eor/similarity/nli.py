@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from fastreader.core.protocol import ReaderProtocol
 from fastreader.eor.similarity.base import Pair, Similarity
 from fastreader.eor.similarity.loading import Model
 from fastreader.eor.types import FloatArray
-from fastreader.reader.prompts.texts import NO_FIELDS, PromptTexts, check_fields
+from fastreader.reader.prompts.texts import PromptTexts, check_fields
 
 
 @checked
@@ -85,12 +85,6 @@ class NliTexts(PromptTexts):
         ask: the instruction.
         yes, no: the labels whose likelihoods are compared.
     """
-
-    FIELDS: ClassVar[Mapping[str, tuple[Set[str], Set[str]]]] = {
-        "lead": (frozenset({"question"}), NO_FIELDS),
-        "first": (frozenset({"answer"}), NO_FIELDS),
-        "second": (frozenset({"answer"}), NO_FIELDS),
-    }
 
     lead: str = "Two people answered a question.\nQuestion: {question}\n"
     first: str = "First answer: {answer}\n"

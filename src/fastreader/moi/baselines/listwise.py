@@ -15,7 +15,7 @@ from fastreader.core.tree import TreeStats
 from fastreader.data.types import Passage
 from fastreader.moi.baselines.ordering import NOTHING_READ, Ordering, check_passages, show
 from fastreader.moi.quantities.observations import FloatArray
-from fastreader.reader.prompts.texts import NO_FIELDS, PromptTexts
+from fastreader.reader.prompts.texts import PromptTexts
 
 if TYPE_CHECKING:
     from fastreader.core.protocol import ReaderProtocol
@@ -33,11 +33,7 @@ class ListwisePrompt(PromptTexts):
         words: show at most this number of words of a passage; RankGPT shows 300; None shows all.
     """
 
-    FIELDS: ClassVar = {
-        "instruction": ({"question"}, {"count"}),
-        "passage": ({"number", "passage"}, NO_FIELDS),
-        "ask": (NO_FIELDS, {"question", "count"}),
-    }
+    OPTIONAL: ClassVar = {"instruction": {"count"}, "ask": {"question", "count"}}
 
     instruction: str = (
         "{count} passages follow, each with a number in brackets. Rank them by how relevant they are to the query: "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from fastreader.core.checks import check_choice
 from fastreader.data.types import Passage
 from fastreader.moi.baselines.ordering import Ordering, by_score, check_passages, show
 from fastreader.moi.quantities.observations import FloatArray
-from fastreader.reader.prompts.texts import NO_FIELDS, PromptTexts
+from fastreader.reader.prompts.texts import PromptTexts
 
 if TYPE_CHECKING:
     from fastreader.core.protocol import ReaderProtocol
@@ -33,12 +33,6 @@ class PairwisePrompt(PromptTexts):
         ask: the request.
         first_label, second_label: the two answers.
     """
-
-    FIELDS: ClassVar = {
-        "instruction": ({"question"}, NO_FIELDS),
-        "first": ({"passage"}, NO_FIELDS),
-        "second": ({"passage"}, NO_FIELDS),
-    }
 
     instruction: str = 'Two passages follow. Decide which of them is more relevant to the query "{question}".\n\n'
     first: str = "Passage A: {passage}\n\n"

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from fastreader.core.checked import checked
 from fastreader.core.checks import expect
-from fastreader.reader.prompts.texts import NO_FIELDS, PromptTexts
+from fastreader.reader.prompts.texts import PromptTexts
 
 
 @checked
@@ -63,12 +63,8 @@ class Template(PromptTexts):
     system: str | None = None
     chat_options: dict[str, Any] = field(default_factory=dict)
 
-    FIELDS: ClassVar = {
-        "passage": ({"text"}, {"title", "number"}),
-        "passage_without_title": ({"text"}, {"number"}),
-        "question": ({"question"}, NO_FIELDS),
-        "candidate": ({"candidate"}, NO_FIELDS),
-    }
+    OPTIONAL: ClassVar = {"passage": {"title", "number"}, "passage_without_title": {"number"}}
+    REQUIRED: ClassVar = {"candidate": {"candidate"}}
 
 
 DEFAULT = Template()

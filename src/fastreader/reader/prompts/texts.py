@@ -14,8 +14,6 @@ from fastreader.data.files import read_object
 from fastreader.data.fingerprints import digest
 from fastreader.errors import InputError
 
-NO_FIELDS: frozenset[str] = frozenset()
-
 
 @checked
 class PromptTexts:
@@ -25,13 +23,15 @@ class PromptTexts:
     stands in the prompt as it is, braces included.
 
     Attributes:
-        FIELDS: for each text with fields, those that must appear in it and those that may.
+        OPTIONAL: by text, the fields that it may leave out. It must hold all other fields of its default.
+        REQUIRED: by text without a default, the fields that it must hold.
 
     Raises:
         InputError: if a value has another type, or a text lacks a field or uses an unknown one; the message names it.
     """
 
-    FIELDS: ClassVar[Mapping[str, tuple[Set[str], Set[str]]]] = {}
+    OPTIONAL: ClassVar[Mapping[str, Set[str]]] = {}
+    REQUIRED: ClassVar[Mapping[str, Set[str]]] = {}
 
     def __post_init__(self) -> None:
         for item in dataclasses.fields(self):  # type: ignore[arg-type]
@@ -39,7 +39,7 @@ class PromptTexts:
             expected, kinds = _KINDS[str(item.type)]
             expect(isinstance(value, kinds), name, expected, value)
             if isinstance(value, str):
-                check_fields(name, value, *self.FIELDS.get(item.name, (NO_FIELDS, NO_FIELDS)))
+                check_fields(name, value, *_fields_of(type(self), item))
             elif isinstance(value, dict):
                 expect(all(isinstance(key, str) for key in value), name, "names as keys", value)
                 check_json(name, value)
@@ -90,7 +90,7 @@ def check_fields(name: str, text: str, required: Set[str], optional: Set[str]) -
     if not required | optional:
         return
     try:
-        parts = [part for part in string.Formatter().parse(text) if part[1] is not None]
+        parts = _parts(text)
     except ValueError as error:
         raise InputError(f"{name}: {text!r} is not a format string ({error})") from error
     used = {str(key) for _, key, _, _ in parts}
@@ -103,6 +103,17 @@ def check_fields(name: str, text: str, required: Set[str], optional: Set[str]) -
         problem = f"the field {{{missing[0]}}} must appear in it"
     if problem:
         raise InputError(f"{name}: {problem}, got {text!r}")
+
+
+def _fields_of(texts: type[PromptTexts], item: dataclasses.Field[Any]) -> tuple[Set[str], Set[str]]:
+    """Return the fields that a text must hold, and those that it may hold."""
+    used = {str(key) for _, key, _, _ in _parts(item.default)} if isinstance(item.default, str) else set()
+    optional = texts.OPTIONAL.get(item.name, frozenset())
+    return used - optional | texts.REQUIRED.get(item.name, frozenset()), optional
+
+
+def _parts(text: str) -> list[tuple[str, str | None, str | None, str | None]]:
+    return [part for part in string.Formatter().parse(text) if part[1] is not None]
 
 
 _KINDS: dict[str, tuple[str, tuple[type, ...]]] = {

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
 from fastreader.core.protocol import ReaderProtocol
 from fastreader.eor.similarity import CrossEncoderNli, NliTexts, Pair, ReaderNli, Similarity
-from fastreader.reader.prompts.texts import NO_FIELDS, PromptTexts
+from fastreader.reader.prompts.texts import PromptTexts
 from fastreader.statistics.measures.citations import citation_precision, citation_recall
 from fastreader.study.measures.case import Case, Load, Measure
 from fastreader.study.measures.passages import shown
@@ -28,12 +27,6 @@ class JudgeTexts(PromptTexts):
         first, second: field {answer}.
         ask: the instruction.
     """
-
-    FIELDS: ClassVar[Mapping[str, tuple[Set[str], Set[str]]]] = {
-        "lead": (frozenset({"question"}), NO_FIELDS),
-        "first": (frozenset({"answer"}), NO_FIELDS),
-        "second": (frozenset({"answer"}), NO_FIELDS),
-    }
 
     lead: str = "Compare two answers to a question.\nQuestion: {question}\n"
     first: str = "Answer 1: {answer}\n"
