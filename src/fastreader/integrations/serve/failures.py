@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from fastreader.core.checks import shown
+from fastreader.data.rows import mismatch
 from fastreader.errors import FastreaderError, InputError, OutOfBudgetError
 from fastreader.integrations.serve.packing import DeadlineError
 
@@ -46,9 +46,9 @@ def explained(errors: Sequence[Any]) -> tuple[int, str]:
     if isinstance(first["input"], bytes):  # FastAPI parses a body only if its header says JSON
         return 415, "the body is not announced as JSON; send the header Content-Type: application/json"
     place = _place(first["loc"])
-    reasons = [_reason(error) for error in errors if _place(error["loc"]) == place]
-    got = "" if first["type"] == "missing" else f", got {shown(first['input'])}"
-    return 422, f"{place or 'body'}: {' or '.join(dict.fromkeys(reasons)).replace(' or expected', ' or')}{got}"
+    if first["type"] == "missing":
+        return 422, f"{place or 'body'}: expected, but missing"
+    return 422, f"{place or 'body'}: {mismatch([error for error in errors if _place(error['loc']) == place])}"
 
 
 def _place(parts: Sequence[Any]) -> str:
@@ -60,13 +60,6 @@ def _place(parts: Sequence[Any]) -> str:
         elif not place:
             place = str(part)
     return place
-
-
-def _reason(error: Any) -> str:
-    if error["type"] == "string_pattern_mismatch":
-        return "expected text that is not blank"
-    message: str = error["msg"]
-    return message.replace("Input should be", "expected").replace("Field required", "expected, but missing")
 
 
 def parameter_of(message: str) -> str | None:

@@ -19,7 +19,7 @@ from fastreader.core.protocol import (
 )
 from fastreader.core.tree import PrefixTree
 from fastreader.errors import OutOfBudgetError
-from fastreader.reader.programs.checkpoint import Checkpoint
+from fastreader.reader.programs.checkpoint import Answered, Checkpoint
 from fastreader.reader.programs.costs import StageCost
 from fastreader.reader.programs.requests import PrefixRead
 
@@ -107,7 +107,7 @@ class PrefixReader(ReaderWrapper):
                 one.note(f"the passages were read again for each stage: {error}")
             return self.reader
         seconds = time.perf_counter() - started
-        read = []
+        read: list[Answered] = []
         for one in self._prefixes.values():
             if one.index not in self.costs:  # else read before a resumed run was killed
                 cost = self.costs[one.index] = StageCost(0, 0, len(one.tokens), 0, seconds)
