@@ -438,7 +438,7 @@ def test_a_line_has_a_limit_and_gzip_cannot_get_round_it(tmp_path):
 
 
 def test_many_bytes_from_few_are_an_error_that_names_file_and_line(tmp_path):
-    """1.5 MB of gzip may hold 1.5 GB. Here 70 MB in 70 kB, of which no more than the limit is held."""
+    """Hold no more than the limit of a small gzip that unpacks to 70 MB, as 1.5 MB may unpack to 1.5 GB."""
     path = tmp_path / "bomb.jsonl.gz"
     with gzip.open(path, "wb", compresslevel=9) as out:
         out.write(b'{"question": "q"}\n')

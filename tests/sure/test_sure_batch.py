@@ -176,7 +176,7 @@ class Killed(BaseException):
 
 @pytest.mark.parametrize("calls", range(8))
 def test_a_killed_run_loses_nothing_that_was_computed(tmp_path, calls):
-    """Kill a run after `calls` calls. The resumed run makes only the others."""
+    """Kill a run after `calls` calls, and check that the resumed run makes only the others."""
     output = tmp_path / "out.jsonl"
     whole = TokenReader(**script())
     expected = answers(whole, examples(4), batch_size=2)

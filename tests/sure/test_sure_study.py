@@ -30,7 +30,7 @@ def encoder(texts):
 
 @pytest.fixture
 def data(tmp_path):
-    """Four questions of three passages. The last is for the examples."""
+    """Four questions of three passages, of which the last is for the examples."""
     file = tmp_path / "data.jsonl"
     rows = [
         {
@@ -46,7 +46,7 @@ def data(tmp_path):
 
 
 def other(stage, prompt, i):
-    """The base prompt is answered right for questions 0 and 1. Without passages never."""
+    """Answer right for questions 0 and 1, and without passages never."""
     if stage == "validity":
         return "True"
     if stage == "ranking":

@@ -70,7 +70,7 @@ def asked_what(method, **settings):
             return super().loglikelihood(pairs, **options)
 
         def check(self, tokens):
-            """Accept any length. The settings decide."""
+            """Accept any length, which the settings limit."""
 
     long = [replace(p, text=f"{p.text} {'and so on ' * 500}") for p in PASSAGES]
     reader = Recorded(2000, write=script()["write"], score=lambda context, label: -float(len(label)))

@@ -1,4 +1,4 @@
-"""Cache: JSON values by key in an SQLite file."""
+"""Cache JSON values by key in an SQLite file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fastreader.errors import InputError
 
 
 class Cache:
-    """Keys and JSON values in an SQLite file; a context manager. Values are on disk when `put` returns.
+    """Keys and JSON values in an SQLite file, on disk when `put` returns. A cache is a context manager.
 
     Every method raises OSError with the file's name if the file is damaged, deleted, locked or full. It is no error of
     a single question, so that a run stops instead of recording it as one.
@@ -52,7 +52,7 @@ class Cache:
         return found
 
     def put(self, values: Mapping[str, Any]) -> None:
-        """Write values; a key that is in the file already gets the new value."""
+        """Write values, and replace those that the file has."""
         rows = [(key, json.dumps(value, allow_nan=False)) for key, value in values.items()]
         with self._named(), self._db:
             self._db.executemany("INSERT OR REPLACE INTO entries VALUES (?, ?)", rows)

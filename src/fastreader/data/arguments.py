@@ -1,4 +1,4 @@
-"""The one check of question, passages and candidates, as callers pass them to every method."""
+"""Check question, passages and candidates, as callers pass them to every method."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def make_example(
     at = f"{where}: " if where else ""
     own = question if isinstance(question, Example) else None
     if own is not None:
-        expect(passages is None, f"{at}passages", "None beside an Example as the question, which has its own", passages)
+        expect(passages is None, f"{at}passages", "None with an Example as the question, which has passages", passages)
         passages = own.passages
     check_text(f"{at}question", question if own is None else own.question)
     found = make_passages([] if passages is None else passages, name=f"{at}passages", allow_blank=False)

@@ -1,4 +1,4 @@
-"""BEIR's corpus and queries, joined by a TREC run."""
+"""Join BEIR's corpus and queries by a TREC run."""
 
 from __future__ import annotations
 
@@ -44,10 +44,11 @@ def load_beir(
     top_k: int | None = None,
     limit: int | None = None,
 ) -> list[Example]:
-    """Join BEIR's corpus and queries by a TREC run; each file is plain or gzipped.
+    """Join BEIR's corpus and queries by a TREC run.
 
-    Only documents that the run names are held in memory. As in trec_eval, passages are ordered by score, and by rank if
-    scores are equal. A document without text (BEIR has such) gets its title as its text.
+    Each file is plain or gzipped. Only documents that the run names are held in memory. As in trec_eval, passages are
+    ordered by score, and by rank if scores are equal. A document without text (BEIR has such) gets its title as its
+    text.
 
     Args:
         corpus: JSON lines ``{_id, title, text}``.

@@ -1,4 +1,4 @@
-"""The cache folder, and building a folder in it atomically."""
+"""Find the cache folder, and build folders in it atomically."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def cache_dir() -> Path:
 def building(target: Path, valid: Callable[[Path], bool] = Path.is_dir) -> Iterator[Path | None]:
     """Build the folder `target` once across processes, whole or not at all.
 
-    Yields a temporary folder beside `target` to fill, which is renamed to `target` if the block ends without an
+    Yields a temporary folder next to `target` to fill, which is renamed to `target` if the block ends without an
     error; or None if `target` is valid. An invalid one stays until the new one replaces it. One process at a time is
     inside. The next one removes what killed processes left behind.
     """

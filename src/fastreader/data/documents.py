@@ -26,7 +26,7 @@ def as_passages(documents: Iterable[Any], *, name: str = "passages", allow_blank
         allow_blank: accept documents whose text is empty.
 
     Raises:
-        InputError: if `documents` is no list, or one of them has no text.
+        InputError: if `documents` is not a list, or an item has no text.
     """
     listed = isinstance(documents, Iterable) and not isinstance(documents, (str, bytes, Mapping, set, frozenset))
     expect(listed, name, "a list of passages", documents)
@@ -39,7 +39,7 @@ def as_passages(documents: Iterable[Any], *, name: str = "passages", allow_blank
 
 
 def as_passage(document: Any, *, name: str = "document") -> Passage:
-    """Return one document of any library as a passage; its other values become `metadata`.
+    """Return one document of any library as a passage, with its other values as `metadata`.
 
     Args:
         document: see `as_passages`.

@@ -1,4 +1,4 @@
-"""The one atomic writer of files, and a reader of JSON, TOML and YAML whose errors name the file."""
+"""Write files atomically, and read JSON, TOML and YAML with errors that name the file."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MAX_NODES = 1_000_000  # of a YAML file, with every alias counted as the values
 
 
 def check_readable(path: str | os.PathLike[str]) -> None:
-    """Check that reading a file cannot wait for ever: it is no named pipe.
+    """Check that a file is not a named pipe, from which reading may never end.
 
     Standard input and the pipes of a shell, such as /dev/stdin and /dev/fd/63, are readable.
     """
@@ -37,7 +37,7 @@ def check_readable(path: str | os.PathLike[str]) -> None:
 
 @contextlib.contextmanager
 def replacing(path: str | os.PathLike[str], *, compress: bool = True) -> Iterator[TextIO]:
-    """Open a UTF-8 text stream into a draft beside `path`, which replaces `path` if the block succeeds.
+    """Open a UTF-8 text stream into a draft next to `path`, which replaces `path` if the block succeeds.
 
     After a failure the old file is unchanged and no draft is left.
 
@@ -109,7 +109,7 @@ def read_values(path: str | os.PathLike[str], formats: Sequence[str] = (".json",
         with file.open("rb") as stream:
             content = stream.read(MAX_FILE + 1)
         require(len(content) <= MAX_FILE, f"{file}: is longer than {MAX_FILE:,} bytes")
-        # The errors are those of another format, of text that is not UTF-8, and of values nested too deeply.
+        # Raised for another format, for text that is not UTF-8, and for values nested too deeply.
         with rejecting(f"{file}: not {suffix[1:].upper()}", OverflowError, RecursionError, ValueError):
             return _PARSERS[suffix](content.decode("utf-8"))
 

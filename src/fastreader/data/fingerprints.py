@@ -1,8 +1,8 @@
-"""Fingerprints, compared when a run resumes: they differ when the result would.
+"""Compute fingerprints, which a resumed run compares: they differ if the result would.
 
-- `digest`: of a value, such as settings or a question.
-- `file_digest`: of a file's bytes; `model_digest`: of a local model, without reading all its weights.
-- `file_stamp`: of a file within one process, without reading it.
+- `digest` covers a value, such as settings or a question.
+- `file_digest` covers a file's bytes, and `model_digest` a local model, without reading all its weights.
+- `file_stamp` shows a change of a file within one process, without reading it.
 - `reader_identity`: the parts of a reader's description that determine results; `reader_name` is its name in them.
 """
 
@@ -20,14 +20,14 @@ _BLOCK = 1024  # bytes
 _BLOCKS_OF_TENSOR, _BLOCKS_OF_FILE = 4, 1024
 _WEIGHTS = (".safetensors", ".bin", ".gguf")
 _MODEL_FILES = re.compile(r".+\.(json|jinja|txt|model|model\.v\d+\w*|tiktoken|safetensors|bin|gguf|py)")
-# Files that trainers leave beside a model.
+# Files that trainers leave next to a model.
 _TRAINING = re.compile(r"\..*|(training|trainer|optimizer|scheduler|rng_state|random_states)[_.].*|.+_results\.json")
 
 
 def digest(value: Any, length: int = 16) -> str:
-    """Return at most 64 hexadecimal digits that distinguish values; the order of keys does not matter.
+    """Return at most 64 hexadecimal digits that distinguish values.
 
-    A value that is not JSON, such as a date, is represented by its text.
+    The order of keys does not matter. A value that is not JSON, such as a date, is represented by its text.
     """
     text = json.dumps(value, sort_keys=True, ensure_ascii=False, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:length]
@@ -94,7 +94,7 @@ def model_digest(path: str | os.PathLike[str], *, below: bool = False) -> str:
 
 
 def _samples(file: BinaryIO, size: int) -> Iterator[tuple[int, int]]:
-    """Yield start and length of the samples of a weights file; the first and the last byte are among them."""
+    """Yield start and length of the samples of a weights file, the first and the last byte included."""
     tensors = _tensors(file, size)
     if tensors is None:
         yield from _blocks(0, size, _BLOCKS_OF_FILE)
@@ -113,7 +113,7 @@ def _blocks(start: int, end: int, count: int) -> Iterator[tuple[int, int]]:
 
 
 def _tensors(file: BinaryIO, size: int) -> list[tuple[int, int]] | None:
-    """Return start and end of every tensor from the header of a safetensors file; None without a valid header."""
+    """Return start and end of every tensor from the header of a safetensors file, or None if it is invalid."""
     length = int.from_bytes(file.read(8), "little")
     if not 0 < length <= size - 8:
         return None
@@ -128,5 +128,5 @@ def _tensors(file: BinaryIO, size: int) -> list[tuple[int, int]] | None:
 
 
 def _is_model_file(file: Path) -> bool:
-    """Return whether a file belongs to the model: no readme, no optimizer state, no hidden file."""
+    """Return whether a file belongs to the model, unlike a readme, an optimizer state or a hidden file."""
     return bool(file.is_file() and _MODEL_FILES.fullmatch(file.name) and not _TRAINING.fullmatch(file.name))

@@ -1,4 +1,4 @@
-"""Unique keys of examples, under which their results are stored."""
+"""Give examples the unique keys under which their results are stored."""
 
 from __future__ import annotations
 

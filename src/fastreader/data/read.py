@@ -1,4 +1,4 @@
-"""Read examples, questions or passages from files, JSON or JSON lines, plain or gzipped; examples also from tables."""
+"""Read examples, questions or passages from JSON files, plain or gzipped, and examples from tables."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class SkippedRows(UserWarning):
 def load_examples(
     path: PathLike | Iterable[Any], *, limit: int | None = None, skip_errors: bool = False
 ) -> list[Example]:
-    """Read all examples of a file or a table; formats and errors as in `iter_examples`.
+    """Read all examples of a file or a table, with the formats and errors of `iter_examples`.
 
     Args:
         path: the file; or its rows, such as a list of dictionaries or a `datasets.Dataset`.
@@ -68,9 +68,9 @@ def iter_examples(
     limit: int | None = None,
     on_error: Callable[[InputError], object] | None = None,
 ) -> Iterator[Example]:
-    """Read the examples of a file or a table one by one; JSON lines are never held in memory as a whole.
+    """Read the examples of a file or a table one by one.
 
-    The keys of each row determine its format:
+    JSON lines are never held in memory as a whole. The keys of each row determine its format:
 
     - Lost in the Middle and DPR: ``question, answers, ctxs[{id, title, text, score, hasanswer | has_answer,
       isgold}]``, and our own ``candidates`` and ``id``;
@@ -188,7 +188,7 @@ def load_passages(path: PathLike) -> list[Passage]:
 def iter_rows(
     path: PathLike, model: type[RowType], wanted: Container[str] | None = None
 ) -> Iterator[tuple[str, RowType]]:
-    """Read JSON lines of one model; blank lines are skipped.
+    """Read JSON lines of one model, skipping blank lines.
 
     Args:
         path: the file, plain or gzipped.
@@ -299,7 +299,7 @@ def parse_json(text: bytes | bytearray) -> object:
 
 
 def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    """Return the keys and values of a JSON object; JSON leaves open which value of a repeated key holds."""
+    """Return a JSON object, and reject a repeated key, of which JSON does not define the value."""
     found = dict(pairs)
     if len(found) < len(pairs):
         repeated = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)

@@ -1,4 +1,4 @@
-"""ResultLog: results of a run over many examples, one JSON object per line, so that a killed run can resume.
+"""Log the results of a run over many examples, one JSON object per line, so that a killed run can resume.
 
 Every line is self-contained: the key of the result under ``id``, the run's settings under ``settings``, optionally a
 digest of the result's input under ``example``, and the result's own keys. A line counts as soon as its newline is in
@@ -101,7 +101,7 @@ class ResultLog:
 
         Args:
             key: identifies the example.
-            example: digest of the example, as for `append`.
+            example: digest of the example, as passed to `append`.
 
         Raises:
             InputError: if the file holds a result of this key with another digest.
@@ -113,7 +113,7 @@ class ResultLog:
         return True
 
     def append(self, key: str, result: Mapping[str, Any], *, example: str | None = None) -> None:
-        """Write one result; it is in the file when this method returns.
+        """Write one result, which is in the file when this method returns.
 
         Args:
             key: identifies the example; written as ``id``.
@@ -151,14 +151,16 @@ class ResultLog:
             ) from error
 
     def drop(self, keys: Collection[str]) -> None:
-        """Remove results, so that they can be computed again; the file is replaced atomically.
+        """Remove results, so that they can be computed again.
+
+        The file is replaced atomically.
 
         Args:
             keys: keys of results; keys that are not in the file are ignored.
 
         Raises:
             InputError: if another process has locked the file in the meantime.
-            OutputChangedError: as for `append`.
+            OutputChangedError: if `append` would raise it.
             OSError: if the new file cannot be written.
         """
         gone = self._examples.keys() & set(keys)
@@ -182,10 +184,10 @@ class ResultLog:
             os.fsync(self._file.fileno())
 
     def close(self) -> None:
-        """Force all written lines to the disk and close the file; closing twice is harmless.
+        """Force all written lines to the disk and close the file, if it is open.
 
         Raises:
-            OutputChangedError: as for `append`, unless `append` has raised it already.
+            OutputChangedError: if `append` would raise it and has not raised it yet.
         """
         if not self._file.closed:
             try:
@@ -247,7 +249,7 @@ class ResultLog:
         raise self._changed
 
     def _rescue(self, line: bytes) -> Path:
-        """Copy the deleted file, which exists as long as it is open, and `line` to a new file; return its path."""
+        """Copy the deleted file, which exists while it is open, and `line` to a new file, and return its path."""
         beside = self.path.parent if self.path.parent.is_dir() else Path(tempfile.gettempdir())
         handle, name = tempfile.mkstemp(prefix=f"{self.path.name}.rescued-", dir=beside)
         with os.fdopen(handle, "wb") as copy:
@@ -264,7 +266,7 @@ class ResultLog:
             self.sync()
 
     def _read(self) -> int:
-        """Collect the keys; return the end of the last complete line, in bytes."""
+        """Collect the keys, and return the end of the last complete line in bytes."""
         end = 0
         self._file.seek(0)
         with self.path.open("rb") as lines:
@@ -315,7 +317,7 @@ def _name_of(file: BinaryIO) -> str | None:
 
 
 def iter_results(path: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
-    """Yield the results of a log in file order, each with its ``id`` and ``settings``; a torn last line is skipped.
+    """Yield the results of a log in file order, each with ``id`` and ``settings``, without a torn last line.
 
     Raises:
         InputError: if a complete line is not a JSON object, or the file is a named pipe.

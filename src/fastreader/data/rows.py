@@ -1,4 +1,4 @@
-"""Rows of files, checked against the format that their keys determine, and converted to Examples and Passages.
+"""Check rows of files against the format that their keys determine, and convert them to Examples and Passages.
 
 Unknown keys go to `metadata` under their own names; those found one level down (FlashRAG's `output`, rank_llm's
 `query` and `doc`) stay one level down, so that no two can collide. Identifiers become strings, scores floats.
@@ -6,6 +6,7 @@ Unknown keys go to `metadata` under their own names; those found one level down 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any, TypeVar
 
 from pydantic import (
@@ -32,11 +33,13 @@ _EXPECTED = {
     "blank": "text that is not empty",
     "bool_parsing": "true or false",
     "bool_type": "true or false",
+    "dict_type": "an object",
     "finite_number": "a finite number",
     "float_parsing": "a number",
     "float_type": "a number",
     "list_type": "a list",
     "model_type": "an object",
+    "string_pattern_mismatch": "text that is not blank",
     "string_type": "a string",
     "string_unicode": "text that is valid Unicode",
     "too_short": "at least one",
@@ -102,7 +105,7 @@ class JsonRow(BaseModel):
 
 
 def document(title: str | None, text: str, id: str | None, metadata: dict[str, Any]) -> Passage:
-    """Return a passage; a document without text (BEIR has such) gets its title as its text.
+    """Return a passage, whose text is the title if there is no text, as in some rows of BEIR.
 
     Raises:
         InputError: if there is neither text nor title.
@@ -113,7 +116,7 @@ def document(title: str | None, text: str, id: str | None, metadata: dict[str, A
 
 
 class Question(JsonRow):
-    """A question with its answers; its passages, if any, are ignored."""
+    """A question with its answers, without its passages."""
 
     question: Text = Field(validation_alias=AliasChoices("question", "query"))
     answers: Texts = Field(default=[], validation_alias=AliasChoices("answers", "golden_answers"))
@@ -220,7 +223,7 @@ class _Rank(JsonRow):
 
 
 def parse_row(row: object) -> Example:
-    """Return a decoded row as an Example; its keys determine the format.
+    """Return a decoded row as an Example, in the format that its keys determine.
 
     Raises:
         InputError: if the format is unknown, a key is missing, or a value has another type; the message names the place
@@ -246,7 +249,7 @@ RowType = TypeVar("RowType", bound=JsonRow)
 
 
 def check(model: type[RowType], row: object) -> RowType:
-    """Validate a row; the InputError names the first error and the number of further ones."""
+    """Validate a row, raising InputError with the first error and the number of further ones."""
     try:
         return model.model_validate(row)
     except ValidationError as error:
@@ -255,14 +258,18 @@ def check(model: type[RowType], row: object) -> RowType:
 
 def _explain(error: ValidationError) -> str:
     first = error.errors(include_url=False)[0]
-    where, came = list(first["loc"]), describe(first["input"])
-    if first["type"] == "missing":
-        message = f"missing key {where.pop()!r}, got {came}"
-    else:
-        message = f"expected {_EXPECTED.get(first['type'], first['msg'])}, got {came}"
+    where = list(first["loc"])
+    missing = first["type"] == "missing"
+    message = f"missing key {where.pop()!r}, got {describe(first['input'])}" if missing else mismatch([first])
     place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in where).removeprefix(".")
     more = error.error_count() - 1
     return (f"{place}: " if place else "") + message + (f" (and {more} more wrong in this row)" if more else "")
+
+
+def mismatch(errors: Sequence[Any]) -> str:
+    """Return "expected A or B, got VALUE" from pydantic's errors about one value (one per type of a union)."""
+    reasons = [_EXPECTED.get(error["type"], error["msg"].removeprefix("Input should be ")) for error in errors]
+    return f"expected {' or '.join(dict.fromkeys(reasons))}, got {describe(errors[0]['input'])}"
 
 
 def describe(value: object) -> str:

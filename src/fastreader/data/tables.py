@@ -1,4 +1,4 @@
-"""Rows of tables in memory, such as a `datasets.Dataset`, in the form that a file's rows have."""
+"""Convert rows of tables in memory, such as a `datasets.Dataset`, to the form of a file's rows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _COLUMNS = ("ctxs", "candidates", "retrieval_result")  # lists of objects, which
 
 
 def rows_of(name: str, table: Iterable[Any]) -> Iterator[tuple[str, object]]:
-    """Yield the rows of a table with their places, for `parse_row`; Examples as they are.
+    """Yield the rows of a table, or its Examples, with their places, for `parse_row`.
 
     A table has every key in every row, so values that are None count as missing. Lists of objects may be kept as
     columns, as `datasets` does for a `Sequence` of features.
@@ -50,7 +50,7 @@ def _present(value: Any) -> Any:
 
 
 def _objects(columns: Mapping[Any, Any]) -> Any:
-    """Return the objects whose values the columns hold; the mapping itself if they are not columns of one length."""
+    """Return the objects whose values the columns hold, or the mapping itself if the columns differ in length."""
     lengths = {len(column) if isinstance(column, list) else -1 for column in columns.values()}
     if len(lengths) != 1 or -1 in lengths:
         return columns

@@ -1,4 +1,4 @@
-"""Passage and Example: the data that every method reads and returns."""
+"""Define Passage and Example, the data that every method reads and returns."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def save_examples(
     """Write examples to a file, which is replaced only if all of them are written.
 
     - ``dpr``: ``id, question, answers, candidates, ctxs[{id, title, text, score, isgold, hasanswer}]`` with
-      the keys of `metadata` beside them. Reading the file gives equal examples.
+      the keys of `metadata` next to them. Reading the file gives equal examples.
     - ``flashrag``: ``id, question, golden_answers, candidates, output.retrieval_result[{id, contents, ...}]``,
       the title as the first line of ``contents``. Reading the file gives equal examples.
     - ``trec``: ``qid Q0 docid rank score tag``. The rank is the order of the passages. The score is the passage's if
@@ -82,7 +82,7 @@ def _present(**values: object) -> Row:
 
 
 def _beside(row: Row, metadata: dict[str, Any], absent: Iterable[str] = ()) -> Row:
-    """Return the row with the metadata beside it; reject a metadata key that the format would read as its own."""
+    """Add the metadata to a row, and reject a metadata key that the format would read as its own."""
     for key in itertools.chain(row, absent):
         expect(key not in metadata, "metadata", f"no key {key!r}, which the format itself uses", metadata.get(key))
     return row | metadata

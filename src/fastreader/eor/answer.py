@@ -1,4 +1,4 @@
-"""Answers: the reader answers the prompts of all retrievers in one generation on the tree."""
+"""Answer the prompts of all retrievers in one generation on the prefix tree."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def write_lines(reader: ReaderProtocol, prompts: Sequence[TextOrTokens], **optio
     stop; equal prompts draw equally, so the text is the same.
 
     Args:
-        reader: the model that writes.
+        reader: the model that generates.
         prompts: P of them.
         options: of `ReaderProtocol.generate`, such as `max_new_tokens` and `n`; by default greedy.
 
@@ -135,5 +135,5 @@ def write_lines(reader: ReaderProtocol, prompts: Sequence[TextOrTokens], **optio
 
 
 def first_line(text: str) -> str:
-    """Return the first line of `text` that is not blank, stripped; "" if all are blank."""
+    """Return the first line of `text` that is not blank, stripped, or "" if all are blank."""
     return next((line.strip() for line in text.splitlines() if line.strip()), "")

@@ -1,4 +1,4 @@
-"""Answers prepared for a vote: who answered, who can win, and all similarities."""
+"""Prepare answers for a vote: who answered, who can win, and all similarities."""
 
 from __future__ import annotations
 
@@ -58,11 +58,11 @@ def ballots(rows: Sequence[Any], similarities: Sequence[Similarity], accept: Cal
             is NaN, or needs the questions and only texts were given.
     """
     many = not isinstance(rows, Answers)
-    require(many, "answers: expected a list with those of each question, got one Answers; put it into a list")
+    require(many, "answers: expected a list with the answers to each question, got one Answers; put it into a list")
     listed = isinstance(rows, Collection) and not isinstance(rows, UNORDERED)
     listed = listed and getattr(rows, "ndim", 1) > 0  # an array of one number has no length
-    expect(listed, "answers", "a list with those of each question", rows)
-    expect(len(rows) > 0, "answers", "those of at least one question", rows)
+    expect(listed, "answers", "a list with the answers to each question", rows)
+    expect(len(rows) > 0, "answers", "the answers to at least one question", rows)
     named = [row for row in rows if isinstance(row, Answers)]
     expect(len(named) in (0, len(rows)), "answers", "Answers for all questions or for none", rows)
     named = aligned(named)

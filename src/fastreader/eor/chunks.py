@@ -1,4 +1,4 @@
-"""Documents cut to the paper's lengths (App. C.1), in words between white space."""
+"""Cut documents to the paper's lengths (App. C.1), in words between white space."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Limits:
 
 
 def first_words(text: str, count: int) -> str:
-    """Return the first `count` words of `text` with their spacing; all of `text` if it has no more."""
+    """Return the first `count` words of `text`, or all if it has fewer, with their spacing."""
     parts = text.split(maxsplit=count)
     if len(parts) <= count:
         return text
@@ -45,7 +45,7 @@ def first_words(text: str, count: int) -> str:
 
 
 def cut(passage: Passage, count: int) -> Passage:
-    """Return `passage` cut to `count` words, title included; the text keeps at least one word."""
+    """Return `passage` cut to `count` words, title included, with at least one word of the text."""
     text = first_words(passage.text, max(count - len(passage.title.split()), 1))
     return passage if text == passage.text else replace(passage, text=text)
 

@@ -128,7 +128,7 @@ def _nelder_mead(objective: Objective, start: FloatArray, upper: float, budget: 
 
 
 def _prune(objective: Objective, weights: FloatArray) -> FloatArray:
-    """Return `weights` without the retrievers that `search` drops; at least one is left."""
+    """Return `weights` without the retrievers that `search` drops, but with at least one."""
     if not objective.varying:
         return weights  # no question tells one retriever from another
     retriever = weights[: objective.retrievers]

@@ -1,4 +1,4 @@
-"""Inconsistency of retrievers (sections 2 and 3): answers that others miss, the errors behind them, upper bounds.
+"""Measure the inconsistency of retrievers (sections 2 and 3): answers that others miss, errors, upper bounds.
 
 I_m(n) is 1 if retriever m answers question n correctly. Functions take I as ``correct``, bool or 0/1, [Q, M].
 """
@@ -78,7 +78,7 @@ def rwr(correct: Any) -> FloatArray:
 
 def mrwr(correct: Any) -> FloatArray:
     """Return the mean relative win ratio (Eq. 2), float64 [M]: of RWR(i, j) over j != i without undefined ones."""
-    return _mean_beside(rwr(correct), axis=1)
+    return _mean_of_others(rwr(correct), axis=1)
 
 
 def mrlr(correct: Any) -> FloatArray:
@@ -86,7 +86,7 @@ def mrlr(correct: Any) -> FloatArray:
 
     0 if i answers every question that another retriever answers; NaN if i misses none.
     """
-    return _mean_beside(rwr(correct), axis=0)
+    return _mean_of_others(rwr(correct), axis=0)
 
 
 def upper_bound(correct: Any) -> dict[int, FloatArray]:
@@ -140,11 +140,11 @@ class Errors:
     kept: BoolArray
 
     def filtered(self) -> Errors:
-        """Return the questions of the paper's analysis, those that `kept` marks."""
+        """Return the questions of the paper's analysis, which `kept` marks."""
         return Errors(*(part[self.kept] for part in astuple(self)))
 
     def rates(self) -> dict[str, FloatArray]:
-        """Return the share of the questions with each error, float64 [M] by name; NaN without questions."""
+        """Return the share of the questions with each error, float64 [M] by name, NaN without questions."""
         return {name: _share(getattr(self, name)) for name in ("retriever", "hallucination", "extraction", "luck")}
 
 
@@ -253,7 +253,7 @@ def indicators(name: str, values: Any) -> BoolArray:
 
 
 def _ratio(wins: BoolArray, misses: BoolArray, both: BoolArray | None = None) -> FloatArray:
-    """Return sum_n wins_i misses_j / sum_n misses_j, over questions with i and j both in `both`; NaN for 0 / 0."""
+    """Return sum_n wins_i misses_j / sum_n misses_j, over questions with i and j both in `both`, and NaN for 0 / 0."""
     within = np.ones_like(wins) if both is None else both
     upper = (wins & within).astype(np.float64).T @ (misses & within)
     lower = within.astype(np.float64).T @ (misses & within)
@@ -262,13 +262,13 @@ def _ratio(wins: BoolArray, misses: BoolArray, both: BoolArray | None = None) ->
 
 
 def _share(values: BoolArray) -> FloatArray:
-    """Return the mean over the questions, [Q, M] to [M]; NaN without questions."""
+    """Return the mean over the questions, [Q, M] to [M], which is NaN without questions."""
     found: FloatArray = values.mean(axis=0) if len(values) else np.full(values.shape[1], np.nan)
     return found
 
 
-def _mean_beside(table: FloatArray, axis: int) -> FloatArray:
-    """Return the mean over an axis without the diagonal and NaN; NaN if nothing is left."""
+def _mean_of_others(table: FloatArray, axis: int) -> FloatArray:
+    """Return the mean over an axis without the diagonal and NaN, or NaN if nothing is left."""
     defined = ~np.isnan(table) & ~np.eye(len(table), dtype=bool)
     count = defined.sum(axis=axis)
     total = np.where(defined, table, 0.0).sum(axis=axis)

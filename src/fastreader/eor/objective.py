@@ -1,4 +1,4 @@
-"""The objective of a fit: mean correctness of the selected answers as a function of the weights."""
+"""Compute the objective of a fit: mean correctness of the selected answers as a function of the weights."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ class Objective:
         return count
 
     def _nonlinear(self, share: FloatArray, heard: BoolArray, selected: BoolArray) -> FloatArray:
-        """Apply the other poolings pair by pair; the similarities of a symmetric pair are combined once."""
+        """Apply the other poolings pair by pair, combining the similarities of a symmetric pair once."""
         if self.rules.pooling == "max":
             best = np.zeros((self.retrievers, self._kinds))
             for n, later, earlier in self._combined(share):

@@ -1,4 +1,4 @@
-"""Parameters of a voter by scikit-learn's conventions, and its weights in the order of the answers."""
+"""Hold a voter's parameters by scikit-learn's conventions, and order its weights as the answers."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Parameters:
         return {item.name: getattr(self, item.name) for item in fields(self)}
 
     def set_params(self, **params: Any) -> Self:
-        """Replace parameters; setting one of `FITTED_WITH`, to whichever value, discards the learned weights.
+        """Replace parameters, discarding the learned weights if one of `FITTED_WITH` is set, to whichever value.
 
         Raises:
             InputError: if there is no such parameter.
@@ -121,7 +121,7 @@ class Parameters:
 
 
 def given_weights(weights: Any, retrievers: list[str] | None, width: int) -> FloatArray:
-    """Return checked w^r float64 [M] from numbers or numbers by name; all 1 from None."""
+    """Return checked w^r float64 [M] from numbers, numbers by name, or None, which sets all to 1."""
     if weights is None:
         return np.ones(width)
     if isinstance(weights, Mapping):
@@ -139,7 +139,7 @@ def learned_weights(
     """Return learned w^r float64 [M], reordered from the retrievers `names` to `retrievers` if both have names."""
     if names and retrievers:
         same = sorted(names) == sorted(retrievers)
-        expect(same, "answers", f"those of the fitted retrievers {', '.join(names)}", ", ".join(retrievers))
+        expect(same, "answers", f"the fitted retrievers {', '.join(names)}", ", ".join(retrievers))
         weights = weights[[names.index(name) for name in retrievers]]
     return nonnegative("retriever_weights", weights, width)
 

@@ -1,4 +1,4 @@
-"""Plan: the expressions of several specifications, each once, checked for missing sources and models."""
+"""List the expressions of several specifications, each once, and check that sources and models are available."""
 
 from __future__ import annotations
 

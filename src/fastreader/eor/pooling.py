@@ -1,4 +1,4 @@
-"""Pooling of an answer's similarities to the others (App. C.4), one function per formula.
+"""Pool an answer's similarities to the others (App. C.4), with one function per formula.
 
 Each function takes similarities [..., M, M] and the voting answers, bool [..., M], and returns [..., M]. Answer m is
 compared with the N voters other than itself; without voters the pooled value is 0.
@@ -24,7 +24,7 @@ def others(voters: BoolArray) -> BoolArray:
 
 
 def mean(similarity: FloatArray, voters: BoolArray, threshold: float = 0.8) -> FloatArray:
-    """Return (1 / N) sum over n of s_mn; `threshold` is not used."""
+    """Return (1 / N) sum over n of s_mn, without using `threshold`."""
     mask = others(voters)
     count = mask.sum(axis=-1)
     total = np.where(mask, similarity, 0.0).sum(axis=-1)
@@ -33,7 +33,7 @@ def mean(similarity: FloatArray, voters: BoolArray, threshold: float = 0.8) -> F
 
 
 def maximum(similarity: FloatArray, voters: BoolArray, threshold: float = 0.8) -> FloatArray:
-    """Return max over n of s_mn; `threshold` is not used."""
+    """Return max over n of s_mn, without using `threshold`."""
     mask = others(voters)
     best: FloatArray = np.where(mask, similarity, -np.inf).max(axis=-1)
     return np.where(mask.any(axis=-1), best, 0.0)
@@ -62,7 +62,7 @@ def plurality(
     """Return 1 if c_m = max over k of c_k, else 0.
 
     Args:
-        similarity, voters, threshold: as in `majority`.
+        similarity, voters, threshold: same as in `majority`.
         candidates: bool [..., M], the k of the maximum; the voters by default.
     """
     count = others(voters).sum(axis=-1)

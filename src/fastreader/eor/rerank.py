@@ -1,4 +1,4 @@
-"""Scorers for @RR, which rank the passages of a question.
+"""Rank the passages of a question for @RR by a scorer.
 
 A scorer is any ``scorer(question, passages) -> one number per passage``, larger is better. A scorer with ``score_many``
 is called once for all questions.
@@ -44,7 +44,12 @@ class QuestionLikelihood:
     def score_many(self, questions: Sequence[str], passages: Sequence[Sequence[Passage]]) -> list[list[float]]:
         """Return the scores of each question's passages."""
         check_texts("questions", questions)
-        expect(len(passages) == len(questions), "passages", f"those of {len(questions)} questions", len(passages))
+        expect(
+            len(passages) == len(questions),
+            "passages",
+            f"one list for each of {len(questions)} questions",
+            len(passages),
+        )
         texts = self.texts
         requests = [
             (

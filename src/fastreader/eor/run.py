@@ -1,4 +1,4 @@
-"""Retrievers: evaluate specifications, each expression once per question, each model call once for all questions."""
+"""Evaluate retriever specifications, each expression once per question, each model call once for all questions."""
 
 from __future__ import annotations
 

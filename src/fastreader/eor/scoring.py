@@ -1,4 +1,4 @@
-"""The voter's scores (Eqs. 6 and 7), winners and votes over many questions at once."""
+"""Compute the voter's scores (Eqs. 6 and 7), winners and votes over many questions at once."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def count(ballots: Ballots, retriever: FloatArray, similarity: FloatArray, rules
 def votes(
     ballots: Ballots, retriever: FloatArray, similarity: FloatArray, rules: Rules, names: Sequence[str]
 ) -> list[Vote]:
-    """Count votes, and return them with the reason if no answer won; `names` are those of the similarities."""
+    """Count votes with similarities called `names`, and return them with the reason if no answer won."""
     found = count(ballots, retriever, similarity, rules)
     voters = rules.voters(ballots.present, rules.selected(retriever))
     parts = contributions(ballots.similarity, similarity, voters, found.score, rules)
@@ -99,7 +99,7 @@ def _reason(ballots: Ballots, q: int, score: FloatArray, min_support: float | No
 
 
 def shares(similarity_weights: FloatArray) -> FloatArray:
-    """Return w^s divided by its sum; equal shares if all are 0, so that a search cannot disable the vote."""
+    """Return w^s divided by its sum, or equal shares if all are 0, so that a search cannot disable the vote."""
     total = similarity_weights.sum()
     return similarity_weights / total if total > 0 else np.full(len(similarity_weights), 1 / len(similarity_weights))
 
@@ -125,7 +125,7 @@ def scores(pooled: FloatArray, candidates: BoolArray, retriever_weights: FloatAr
 def winners(score: FloatArray, retriever_weights: FloatArray, rules: Rules) -> IntArray:
     """Return int64 [Q]: the index of the largest score, -1 if no answer can win.
 
-    Ties go to the first, or with ties="weight" to the largest weight among them and then the first.
+    The first of equal scores wins, or with ties="weight" to the largest weight among them and then the first.
     """
     best = score.max(axis=1, keepdims=True)
     if rules.ties == "weight":
@@ -138,11 +138,11 @@ def winners(score: FloatArray, retriever_weights: FloatArray, rules: Rules) -> I
 def contributions(
     similarity: FloatArray, similarity_weights: FloatArray, voters: BoolArray, score: FloatArray, rules: Rules
 ) -> FloatArray:
-    """Return the part of each similarity in each score, [Q, M, S]; the parts sum to the score, or to 0 if it is -inf.
+    """Return the part of each similarity in each score, [Q, M, S].
 
-    With mean pooling the score is itself a sum over similarities. With max it is split in proportion to the weighted
-    similarities of the nearest answer; with majority and plurality in proportion to those of the counted answers, or to
-    w^s if no answer was counted.
+    The parts sum to the score, or to 0 if it is -inf. With mean pooling the score is itself a sum over similarities.
+    With max it is split in proportion to the weighted similarities of the nearest answer; with majority and plurality
+    in proportion to the similarities of the counted answers, or to w^s if no answer was counted.
     """
     share = shares(similarity_weights)
     weighted = share[None, :, None, None] * similarity

@@ -1,4 +1,4 @@
-"""Sources: functions from a question to ranked passages.
+"""Make sources, which are functions from a question to ranked passages.
 
 A source is any callable ``source(question)``. `as_source` also takes retrievers of LangChain, LlamaIndex and Haystack,
 recognised by their methods, so that none is imported.

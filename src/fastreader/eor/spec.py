@@ -1,4 +1,4 @@
-"""Retriever specifications: the names of Li et al. (2024, section 2.1), such as ``SE@RR@5&Wiki@5@CP``.
+"""Parse retriever specifications, the names of Li et al. (2024, section 2.1), such as ``SE@RR@5&Wiki@5@CP``.
 
 The grammar, tightest first: ``@RR`` (re-rank), ``@k`` (keep the first k), ``&`` (concatenate), ``@CP`` (compress).
 
@@ -27,7 +27,7 @@ _COUNT = re.compile(r"@[1-9]")
 
 
 class SpecError(InputError):
-    """Raised if a specification does not parse; the message points at the character.
+    """Raised if a specification does not parse, with a message that points at the character.
 
     Attributes:
         text: the specification.
@@ -128,7 +128,7 @@ def _part(text: str, at: int) -> tuple[Node, int]:
         raise SpecError(text, at, "a source's name, which starts with a letter")
     name, rerank, count = found.groups()
     if name == REFREE and text != REFREE:
-        raise SpecError(text, at if at else len(REFREE), f"nothing beside {REFREE}, which has no document")
+        raise SpecError(text, at if at else len(REFREE), f"nothing besides {REFREE}, which has no document")
     node: Node = Source(name)
     if rerank:
         node = ChunkRerank(node)
@@ -154,7 +154,7 @@ def children(node: Node) -> tuple[Node, ...]:
 
 
 def walk(node: Node) -> Iterator[Node]:
-    """Yield all expressions in `node` and `node` itself, operands first; equal ones as often as they occur."""
+    """Yield all expressions in `node` and `node` itself, operands first, equal ones repeatedly."""
     for child in children(node):
         yield from walk(child)
     yield node
@@ -181,5 +181,5 @@ def expand(node: Node, aliases: Mapping[str, Node], within: tuple[str, ...] = ()
 
 
 def _grouped(node: Node, *plain: type) -> str:
-    """Return an operand as text; in parentheses, which the grammar lacks, if an alias gave a looser operation."""
+    """Return an operand as text, in parentheses, which the grammar lacks, if an alias gave a looser operation."""
     return str(node) if isinstance(node, plain) else f"({node})"

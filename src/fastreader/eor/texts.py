@@ -1,4 +1,4 @@
-"""The texts of the prompts, all replaceable. Fields and order are the paper's (App. C.2), the words our own."""
+"""Hold the texts of the prompts, all replaceable. Fields and order are the paper's (App. C.2), the words our own."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from fastreader.reader.prompts.texts import PromptTexts
 @checked
 @dataclass(frozen=True)
 class Texts(PromptTexts):
-    """Pieces of the prompts; each is tokenised on its own and owns the white space at its edges.
+    """Pieces of the prompts.
 
-    Reading: ``read_lead, passages, read_question``; without a document: ``bare_question``. Writing (PK):
-    ``write``. Compressing (@CP): ``compress_query, passages, compress_end``. Re-ranking by the question's
-    likelihood: ``rank_lead, passage, rank_ask, rank_question``.
+    Each is tokenised by itself and owns the white space at its edges. Reading: ``read_lead, passages, read_question``;
+    without a document: ``bare_question``. Writing (PK): ``write``. Compressing (@CP): ``compress_query, passages,
+    compress_end``. Re-ranking by the question's likelihood: ``rank_lead, passage, rank_ask, rank_question``.
 
     Attributes:
         read_lead: before the passages.

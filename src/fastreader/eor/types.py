@@ -1,4 +1,4 @@
-"""Values passed between stages: retrieved documents, answers, votes; all convert to JSON values and back."""
+"""Define the values passed between stages: retrieved documents, answers and votes, with their JSON forms."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ class Answers:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Answers:
-        """Rebuild from `to_dict`; other keys are ignored.
+        """Rebuild from `to_dict`, ignoring other keys.
 
         Raises:
             InputError: if a key is missing or its value has the wrong type.
@@ -204,7 +204,7 @@ class Vote:
     abstained: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return JSON values; a score of -inf becomes null."""
+        """Return JSON values, with null for a score of -inf."""
         return vars(self) | {
             "scores": [None if np.isneginf(score) else float(score) for score in self.scores],
             "support": self.support.tolist(),
@@ -213,7 +213,7 @@ class Vote:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Vote:
-        """Rebuild from `to_dict`; other keys are ignored.
+        """Rebuild from `to_dict`, ignoring other keys.
 
         Raises:
             InputError: if a key is missing or its shape does not fit.

@@ -1,4 +1,4 @@
-"""Voter: one answer from those of several retrievers, with weights that can be learned."""
+"""Choose one of several retrievers' answers, with weights that can be learned."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Voter(Parameters):
         return votes[0] if single else votes
 
     def predict(self, X: Any) -> npt.NDArray[np.object_]:
-        """Return the winning answers, object [Q]; None if no answer won."""
+        """Return the winning answers, object [Q], with None if no answer won."""
         prepared = self._ballots(X)
         out = np.empty(len(prepared.texts), dtype=object)
         won = self._winners(prepared).tolist()
@@ -87,11 +87,11 @@ class Voter(Parameters):
         return out
 
     def winners(self, X: Any) -> IntArray:
-        """Return the winners' indices among the retrievers, int64 [Q]; -1 if no answer won."""
+        """Return the winners' indices among the retrievers, int64 [Q], with -1 if no answer won."""
         return self._winners(self._ballots(X))
 
     def score(self, X: Any, y: Any) -> float:
-        """Return the mean correctness of the winning answers; a question without a winner counts 0.
+        """Return the mean correctness of the winning answers, counting 0 for a question without a winner.
 
         Args:
             X: Q sets of answers, as in `vote`.
@@ -149,7 +149,7 @@ class Voter(Parameters):
     # Saving.
 
     def to_dict(self) -> dict[str, Any]:
-        """Return parameters and weights as JSON values; similarities by name and settings, `accept` by name."""
+        """Return parameters and weights as JSON values, similarities by name and settings, `accept` by name."""
         plain = {k: v for k, v in self.get_params().items() if k not in ("similarities", "accept")}
         for name in ("retriever_weights", "similarity_weights"):
             value = plain[name]
@@ -192,7 +192,7 @@ class Voter(Parameters):
 
         Raises:
             InputError: if a key is missing, weights do not fit, similarities have other names or settings, or the
-                saved voter had an `accept` of its own and none is given.
+                saved voter had another `accept` than the default and none is given.
         """
         with rebuilding("Voter.from_dict", values):
             names, settings = list(values["similarities"]), list(values["similarity_settings"])
@@ -247,7 +247,7 @@ class Voter(Parameters):
             )
 
     def _ballots(self, rows: Sequence[Any], name: str = "X") -> Ballots:
-        """Return the checked answers; errors name the argument `name` that holds them."""
+        """Return the checked answers, with errors that name the argument `name`."""
         with located(name):
             return ballots(rows, self.resolved(), self.accept)
 
@@ -271,7 +271,7 @@ def saved_similarities(values: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the names of the similarities in the values of `Voter.to_dict`.
 
     Raises:
-        InputError: if the values are not those of a voter.
+        InputError: if the values are not a saved voter.
     """
     found = values.get("similarities")
     ok = isinstance(found, list) and isinstance(values.get("parameters"), dict)

@@ -1,4 +1,4 @@
-"""sure.answer, sure.ask and sure.answer_many: questions answered by SuRe and its variants."""
+"""Answer questions by SuRe and its variants: sure.answer, sure.ask and sure.answer_many."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ def answer(
     pass.
 
     Args:
-        reader: the reader that writes and scores.
+        reader: the reader that generates and scores.
         question: the question.
         passages: passages or texts, in the retriever's order.
         k: number of candidates; None takes it from `settings`, by default 2.
-        **options: `readers`, `settings` and single settings, as for `ask`.
+        **options: `readers`, `settings` and single settings, same as in `ask`.
 
     Returns:
         The answer with every stage.
@@ -84,14 +84,14 @@ def ask(
     """Answer a question by any method of `variants.METHODS`.
 
     Args:
-        reader: the reader that writes and scores.
+        reader: the reader that generates and scores.
         question: the question.
         passages: passages or texts, in the retriever's order.
         method: name of the method; "name@N" reads only the first N passages.
         answers: the right answers, for the oracle.
         readers: other readers for single stages, by "candidates", "summaries", "validity", "ranking", ...
         settings: all settings at once; None takes the defaults.
-        **options: single settings by name, see `Settings`; they replace those of `settings`.
+        **options: single settings by name, see `Settings`; they override `settings`.
 
     Raises:
         InputError: as `answer`; or if the method is unknown or lacks what it needs.
@@ -125,7 +125,7 @@ def answer_many(
     """Answer many questions by SuRe or another method of `variants.METHODS`.
 
     Args:
-        reader, method, readers, settings, **options: as for `ask`.
+        reader, method, readers, settings, **options: same as in `ask`.
         examples: questions with passages, read lazily.
         batch_size: number of questions whose stages are packed together. More share less memory each and decode faster
             together; results do not depend on it beyond rounding.
@@ -141,7 +141,7 @@ def answer_many(
 
     Raises:
         InputError: as `ask`; if `output` holds results and `resume` is off, or was made with other settings; or with
-            `resume`, if the encoder is a function without a name of its own, such as a lambda.
+            `resume`, if the encoder is a function without a unique name, such as a lambda.
     """
     chosen = make_settings(settings, options)
     find_method(method)
@@ -222,7 +222,7 @@ class SureJob:
     Attributes:
         example: question, passages, and right answers if known.
         method: name of the method.
-        settings, readers: as for `ask`.
+        settings, readers: same as in `ask`.
     """
 
     example: Example
@@ -232,7 +232,7 @@ class SureJob:
 
 
 def run_group(jobs: Sequence[SureJob], checkpoint: Checkpoint | None = None) -> list[ProgramOutcome[Result]]:
-    """Run jobs together; results carry their costs and ids. A job that fails puts an error into its own outcome."""
+    """Run jobs together, and return results with costs and ids, or the error of a job that failed."""
     tasks = []
     for job in jobs:
         question, passages = job.example.question.strip(), list(job.example.passages)

@@ -47,7 +47,7 @@ def reuse_prefixes(tasks: Sequence[tuple[Task, Variant]], checkpoint: Checkpoint
 
 
 def _prefix(task: Task, first: int | None) -> tuple[int, ...]:
-    """Return the tokens that both stages' prompts start with; empty if they cannot be cached."""
+    """Return the tokens that both stages' prompts start with, or none if they cannot be cached."""
     t = task.settings.template
     reader: Any = task.readers.of(STAGES[0])
     pieces = t.passages(task.passages[:first])

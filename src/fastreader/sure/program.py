@@ -1,4 +1,4 @@
-"""SuRe as a program of one question: candidates, summaries, validity, ranking, vote."""
+"""Run SuRe as a program of one question: candidates, summaries, validity, ranking, vote."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Summaries:
 
 
 def sure(task: Task) -> Program[SureResult]:
-    """Answer by Algorithm 1 of the paper; the result has no costs and readers yet, see `run_group`."""
+    """Answer by Algorithm 1 of the paper, without costs and readers, which `run_group` adds."""
     found = yield from propose(task)
     summaries = yield from summarise(task, found.candidates)
     result = yield from judge(task, found, summaries)
@@ -34,7 +34,7 @@ def sure(task: Task) -> Program[SureResult]:
 
 
 def propose(task: Task) -> Program[CandidateReply]:
-    """Stage 1: ask for `k` candidates (Eq. 2) and parse the reply; its notes become notes of the task too."""
+    """Ask for `k` candidates (Eq. 2, stage 1), parse the reply and add its notes to the task."""
     settings = task.settings
     limit = settings.max_candidate_tokens
     prompts = task.fitting("candidates", partial(_candidates_prompts, task), limit)
@@ -71,9 +71,9 @@ def _candidates_prompts(task: Task, passages: list[Passage]) -> list[TextOrToken
 
 
 def summarise(task: Task, candidates: Sequence[str]) -> Program[Summaries]:
-    """Stage 2: write a summary of the passages for each candidate (Eq. 3); a summary that is cut leaves a note.
+    """Generate a summary of the passages for each candidate (Eq. 3, stage 2).
 
-    All prompts share everything but the last piece.
+    A summary that is cut leaves a note. All prompts share everything but the last piece.
     """
     t, limit = task.settings.template, task.settings.max_summary_tokens
     choices = lettered(candidates)
@@ -95,7 +95,7 @@ def choose(task: Task, stage: str, prompts: Sequence[Sequence[str]], labels: tup
     """Choose one of two labels after each prompt, given as its pieces.
 
     mode="loglikelihood" scores both labels after all prompts in one call, in which the labels share each prompt;
-    mode="generate" writes after each prompt and looks for the label that comes first, as the paper does.
+    mode="generate" generates after each prompt and looks for the label that comes first, as the paper does.
     """
     asked = [task.prompt(stage, pieces) for pieces in prompts]
     if task.settings.mode == "generate":
@@ -111,7 +111,7 @@ def choose(task: Task, stage: str, prompts: Sequence[Sequence[str]], labels: tup
 
 
 def judge(task: Task, found: CandidateReply, summaries: Summaries) -> Program[SureResult]:
-    """Stages 3 to 5: validity, ranking and the vote over the summaries."""
+    """Judge validity, rank, and vote over the summaries (stages 3 to 5)."""
     t, use, candidates, texts = task.settings.template, task.settings.use, found.candidates, summaries.texts
     count = len(candidates)
     supported: list[Choice] = []

@@ -101,7 +101,7 @@ def parse_candidates(reply: str, k: int = 2, *, longest: int = 20) -> CandidateR
 
 
 def without_done(reply: str) -> str:
-    """Return the text before "[DONE]", stripped; if that is empty, the first text after it.
+    """Return the text before "[DONE]", stripped, or the first text after it if that is empty.
 
     >>> without_done("A passage. [DONE] And more")
     'A passage.'
@@ -125,7 +125,7 @@ def short_answer(reply: str) -> str:
 
 
 def parse_label(reply: str, labels: Sequence[str]) -> int | None:
-    """Return the index of the label that comes first in a reply, as whole words in any case; None without a label.
+    """Return the index of the label that comes first in a reply, as whole words in any case, or None.
 
     >>> parse_label("The passage is true.", ["True", "False"])
     0

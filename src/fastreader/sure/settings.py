@@ -1,4 +1,4 @@
-"""Settings of SuRe and its variants, in one object that results and logs carry."""
+"""Hold the settings of SuRe and its variants in one object, which results and logs carry."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class Settings:
         check_number("weight_temperature", self.weight_temperature, above=0, json_value=True)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all settings as JSON values; a function as encoder appears by its name, a folder with its digest."""
+        """Return all settings as JSON values, with a function as encoder by its name, a folder with its digest."""
         values = dataclasses.asdict(dataclasses.replace(self, encoder=""))
         encoder = encoder_name(self.encoder) if isinstance(self.encoder, str) else _full_name(self.encoder)
         return {**values, "use": list(self.use), "shots": [list(s) for s in self.shots], "encoder": encoder}
@@ -108,7 +108,7 @@ class Settings:
         Rejects lambdas, functions inside others, methods, functools.partial and objects without a __qualname__.
         """
         named = isinstance(self.encoder, str) or _is_named(self.encoder)
-        expected = "a name or a function with a __qualname__ of its own, which identifies it when the run resumes"
+        expected = "a name or a function with a unique __qualname__, which identifies it when the run resumes"
         expect(named, "encoder", expected, self.encoder)
 
 

@@ -1,4 +1,4 @@
-"""Store: the results of a run, and in a cache next to them the replies of questions that are not finished."""
+"""Store the results of a run, and in a cache next to them the replies of questions that are not finished."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from fastreader.sure.types import Result, result_from_dict
 
 
 class Store:
-    """A log of results, and in "<path>.cache" the replies to single requests; a context manager.
+    """A log of results, and in "<path>.cache" the replies to single requests.
 
-    After a kill, programs that run again take their replies from the cache, so that only the call in progress is lost.
-    `finish` marks the run complete, and the cache is then removed.
+    A store is a context manager. After a kill, programs that run again take their replies from the cache, so that only
+    the call in progress is lost. `finish` marks the run complete, and the cache is then removed.
 
     Raises:
         InputError, OSError: see `ResultLog` and `Cache`.

@@ -1,4 +1,4 @@
-"""Task: one question with its passages, the settings, and the readers that serve the stages."""
+"""Define a task: one question with its passages, the settings, and the readers that serve the stages."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Task:
         return self.readers.of(stage).prompt(pieces, system=t.system, chat=t.chat, chat_options=t.chat_options)
 
     def label(self, stage: str, text: str, *, end: bool = False) -> TextOrTokens:
-        """Return `text` as an answer of the stage's reader, to be scored; with `end`, as the whole answer."""
+        """Return `text` as an answer of the stage's reader to be scored, and with `end` as the whole answer."""
         t = self.settings.template
         return self.readers.of(stage).continuation(
             text, end=end, system=t.system, chat=t.chat, chat_options=t.chat_options

@@ -1,4 +1,4 @@
-"""The prompt texts of SuRe and its variants. Fields, order and answer formats follow the paper's appendix A.
+"""Hold the prompt texts of SuRe and its variants. Fields, order and answer formats follow the paper's appendix A.
 
 The wording is our own. A prompt is a list of pieces, each tokenised by itself, so that prompts with equal first pieces
 share those tokens; the pieces that the prompts of a stage share come first. A piece owns the white space at its edges.
@@ -42,7 +42,7 @@ def lettered(texts: Sequence[str]) -> list[str]:
 @checked
 @dataclass(frozen=True)
 class SureTemplate(PromptTexts):
-    """The texts of the four stages; each can be replaced.
+    """The texts of the four stages, each replaceable.
 
     Prompts, with "|" between pieces:
 
@@ -143,7 +143,7 @@ class SureTemplate(PromptTexts):
 @checked
 @dataclass(frozen=True)
 class VariantTemplate(PromptTexts):
-    """The texts of the variants and baselines; passages and shots come first, in the form of `SureTemplate`.
+    """The texts of the variants and baselines, after passages and shots in the form of `SureTemplate`.
 
     Attributes:
         task: the base prompt's instruction; field {words}.

@@ -1,4 +1,4 @@
-"""Results of SuRe and of its variants, with every stage, and their JSON form."""
+"""Define the results of SuRe and of its variants, with every stage, and their JSON form."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class _Json:
     notes: list[str]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything as JSON values; `from_dict` restores it exactly."""
+        """Return everything as JSON values, which `from_dict` restores exactly."""
         return asdict(self)  # type: ignore[call-overload, no-any-return]
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Restore a result from `to_dict`; unknown keys are ignored.
+        """Restore a result from `to_dict`, ignoring unknown keys.
 
         Raises:
             InputError: if an attribute is missing or has another type.
@@ -51,7 +51,7 @@ class _Json:
 @checked_methods
 @dataclass(frozen=True, repr=False)
 class SureResult(_Json):
-    """One question answered by SuRe, with every stage; K candidates.
+    """One question answered by SuRe with K candidates, with every stage.
 
     Attributes:
         question: the question.
@@ -107,7 +107,7 @@ class SureResult(_Json):
 
     @property
     def best(self) -> int | None:
-        """The index of the answer among the candidates; None without candidates."""
+        """The index of the answer among the candidates, or None without candidates."""
         return winner(self.scores) if self.scores else None
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""The formulas of SuRe's vote (Eq. 4 to 6): no reader is needed."""
+"""Compute SuRe's vote (Eq. 4 to 6), for which no reader is needed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Choice:
 
 
 def choice_of(first: float, second: float) -> Choice:
-    """Return the likelier of two labels from their log-likelihoods in nats; equal ones choose none."""
+    """Return the likelier of two labels from their log-likelihoods in nats, or none if they are equal."""
     difference = second - first
     probability = 1 / (1 + math.exp(difference)) if difference < 700 else 0.0
     return Choice(None if first == second else int(second > first), probability)
@@ -78,5 +78,5 @@ def vote(validity: Sequence[float] | None, ranking: Sequence[float] | None, coun
 
 
 def winner(scores: Sequence[float]) -> int:
-    """Return the index of the largest score; the earliest of equal ones."""
+    """Return the index of the largest score, the earliest of equal ones."""
     return scores.index(max(scores))

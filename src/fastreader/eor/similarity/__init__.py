@@ -1,4 +1,4 @@
-"""Similarities of answers: exact match, token F1, BERTScore, entailment, and any function of two texts."""
+"""Compare answers: exact match, token F1, BERTScore, entailment, and any function of two texts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Base class of the similarities of answers, and the tensor of all similarities that a voter reads."""
+"""Define the base class of similarities of answers, and the tensor of all similarities that a voter reads."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ROUNDING = 1e-6  # of encoders in float32
 
 
 class Pair(NamedTuple):
-    """Two answers to one question; `question` is "" for a similarity that does not read it."""
+    """Two answers to one question, which is "" for a similarity that does not read it."""
 
     question: str
     first: str
@@ -52,7 +52,7 @@ class Similarity:
         return f"<similarity {self.name}>"
 
     def settings(self) -> dict[str, Any]:
-        """Return the settings that scores depend on, besides the name, as JSON values; saved voters keep them."""
+        """Return the settings that scores depend on, besides the name, as JSON values for saved voters."""
         return {}
 
     def score(self, pairs: Sequence[Pair]) -> FloatArray:
@@ -145,7 +145,7 @@ def tensor(
     Raises:
         InputError: if a similarity is NaN or outside [0, 1].
     """
-    expect(len(texts) == len(questions), "texts", f"those of {len(questions)} questions", len(texts))
+    expect(len(texts) == len(questions), "texts", f"the answers to {len(questions)} questions", len(texts))
     count, width = len(texts), max(map(len, texts), default=0)
     whole = usable.shape == (count, width) and all(len(row) == width for row in texts)
     expect(whole, "usable", f"one for each text, {[count, width]}, and as many texts for each question", usable)

@@ -1,4 +1,4 @@
-"""BERTScore (Zhang et al. 2020): greedy matching of contextual token vectors."""
+"""Compute BERTScore (Zhang et al. 2020): greedy matching of contextual token vectors."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class TokenVectors:
 @checked
 @dataclass(frozen=True)
 class Idf:
-    """Document frequencies of tokens in a fixed set of documents; they never change, so scores do not either.
+    """Document frequencies of tokens in a fixed set of documents, so that scores never change.
 
     Attributes:
         documents: number of documents.
@@ -113,12 +113,12 @@ class BertScore(Similarity):
         return {"layer": self.layer, "idf": None if self.idf is None else self.idf.digest()}
 
     def idf_of(self, documents: Sequence[str]) -> Idf:
-        """Return token weights from `documents`, for `idf`; make them once, from texts that are not voted on."""
+        """Return token weights for `idf` from `documents`, which should not be the answers of a vote."""
         counts = Counter(token for found in self.token_vectors(documents) for token in set(found.tokens))
         return Idf(len(documents), dict(counts))
 
     def token_vectors(self, texts: Sequence[str]) -> list[TokenVectors]:
-        """Return the token vectors of each text; texts longer than the encoder reads are cut.
+        """Return the token vectors of each text, truncated to what the encoder reads.
 
         Raises:
             InputError: if the encoder has no such layer.

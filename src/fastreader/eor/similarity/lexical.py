@@ -15,7 +15,7 @@ from fastreader.statistics.measures.answers import cached_normalise, f1
 
 @checked
 class Exact(Similarity):
-    """1 if one normalised answer contains the other, else 0; 0 if either is empty.
+    """1 if one normalised answer contains the other and neither is empty, else 0.
 
     Attributes:
         match: "contains": either is a substring of the other, the paper's "EM" between answers; "words": either is a
@@ -29,7 +29,7 @@ class Exact(Similarity):
         self.name = "exact" if match == "contains" else f"exact:{match}"
 
     def tables(self, questions: Sequence[str], texts: Sequence[Sequence[str]]) -> list[FloatArray]:
-        """Return `Similarity.tables`; only the normal forms are cached."""
+        """Return `Similarity.tables`, caching only the normal forms."""
         out = []
         for group in texts:
             normal = [cached_normalise(text) for text in group]
@@ -56,7 +56,7 @@ class Exact(Similarity):
 
 @checked
 class F1(Similarity):
-    """Harmonic mean of the shares of words that two answers have in common; 0 without common words."""
+    """Harmonic mean of the shares of words that two answers have in common, 0 without common words."""
 
     name = "f1"
 

@@ -1,4 +1,4 @@
-"""Models of transformers that judge answers: loaded on first use, run in batches, and checked by name before."""
+"""Load the models of transformers that judge answers, on first use, and check their names before."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Entailment between answers, by a cross-encoder or by the reader."""
+"""Score entailment between answers, by a cross-encoder or by the reader."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ from fastreader.reader.prompts.texts import PromptTexts, check_fields
 
 @checked
 class CrossEncoderNli(Similarity):
-    """P(the first answer entails the second) by a sequence classifier; a voter reads the mean of both directions."""
+    """P(the first answer entails the second) by a sequence classifier.
+
+    A voter reads the mean of both directions.
+    """
 
     symmetric = False
 
@@ -118,7 +121,7 @@ class ReaderNli(Similarity):
 
     def tables(self, questions: Sequence[str], texts: Sequence[Sequence[str]]) -> list[FloatArray]:
         """Return `Similarity.tables`, scoring both directions in one pass."""
-        expect(len(texts) == len(questions), "texts", f"those of each of {len(questions)} questions", len(texts))
+        expect(len(texts) == len(questions), "texts", f"the answers to each of {len(questions)} questions", len(texts))
         both = [
             Pair(question, first, second)
             for question, group in zip(questions, texts, strict=True)

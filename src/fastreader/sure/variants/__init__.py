@@ -1,4 +1,4 @@
-"""The paper's ablations, baselines and analyses, each a small method by name: `METHODS`."""
+"""List the paper's ablations, baselines and analyses by name in `METHODS`."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ METHODS: dict[str, Variant] = {method.name: method for method in _ALL}
 
 @checked
 def find_method(name: str) -> Variant:
-    """Return the method `name`; "name@N" is the method over the first N passages.
+    """Return the method `name`, or for "name@N" the method over the first N passages.
 
     Raises:
         InputError: if there is no such method.

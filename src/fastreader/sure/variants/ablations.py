@@ -1,4 +1,4 @@
-"""The paper's baselines (Listings 5 and 9) and ablations (Table 3): parts of SuRe by themselves, or none."""
+"""Run the paper's baselines (Listings 5 and 9) and ablations (Table 3), which use parts of SuRe or none."""
 
 from __future__ import annotations
 

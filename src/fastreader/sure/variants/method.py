@@ -1,4 +1,4 @@
-"""Method: a named program, and its requirements."""
+"""Define a method: a named program, and its requirements."""
 
 from __future__ import annotations
 
@@ -58,5 +58,5 @@ class Variant:
 
 
 def finished(task: Task, answer: str, **details: Any) -> MethodResult:
-    """Return the result of a method; `run_group` adds its name, id, readers and costs."""
+    """Return the result of a method without name, id, readers and costs, which `run_group` adds."""
     return MethodResult(task.question, answer, "", len(task.passages), details=details, notes=task.notes)

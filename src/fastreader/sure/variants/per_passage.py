@@ -1,4 +1,4 @@
-"""Rerank and RePlug: an answer from each passage, then a vote of the answers or a mixture over the passages."""
+"""Answer from each passage, then by a vote (Rerank) or a mixture over the passages (RePlug)."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def passage_prompts(task: Task) -> list[TextOrTokens]:
 
 
 def weighted_votes(answers: Sequence[str], weights: FloatArray) -> tuple[list[str], FloatArray]:
-    """Return the distinct answers, as first written, with the sums of their weights; empty answers do not vote.
+    """Return the distinct answers that are not empty, as first written, with the sums of their weights.
 
     Args:
         answers: N texts.

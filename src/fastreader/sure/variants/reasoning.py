@@ -1,4 +1,4 @@
-"""Methods that reason before they answer: chain of thought, self-verification, selection-inference."""
+"""Reason before answering: chain of thought, self-verification, selection-inference."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def self_verification(task: Task) -> Program[Result]:
     """Sample answers, and take the one after which the question is likeliest (after Weng et al. 2022).
 
     The paper masks a condition of the question and tests whether the answer restores it. The log-likelihood of the
-    whole question after passages and answer does this for each word in turn, in one packed pass.
+    whole question after passages and answer does this for each word, in one packed pass.
     """
     settings, t = task.settings, task.settings.variant_template
     limit = settings.max_answer_tokens
@@ -95,7 +95,7 @@ def selection_inference(task: Task) -> Program[Result]:
 
 
 def ranked_passages(task: Task) -> Program[list[int]]:
-    """Return the indices of the passages, the most helpful by the reader's label first; equals keep their order."""
+    """Return the indices of the passages, most helpful by the reader's label first, equals in their order."""
     t = task.settings.variant_template
     pieces = task.settings.template.passages(task.passages)
     prompts = [[t.select.format(question=task.question, passage=piece)] for piece in pieces]

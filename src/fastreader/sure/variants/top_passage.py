@@ -1,4 +1,4 @@
-"""Answers from one passage, chosen by its similarity to a summary or otherwise (the paper's Table 4)."""
+"""Answer from one passage, chosen by its similarity to a summary or otherwise (the paper's Table 4)."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ def by_question(task: Task) -> Program[list[int]]:
 
 
 def by_generic_summary(task: Task) -> Program[list[int]]:
-    """Order by similarity to a summary that depends on no candidate; if it is empty, to the question, with a note."""
+    """Order by similarity to a summary that depends on no candidate, or with a note to the question if it is empty."""
     summary = yield from generic_summary(task)
     return _by_summary(task, summary)
 
 
 def by_sure(task: Task) -> Program[list[int]]:
-    """Order by similarity to the summary of SuRe's answer; without one, to the question, with a note."""
+    """Order by similarity to the summary of SuRe's answer, or with a note to the question without a summary."""
     result = yield from sure(task)
     return _by_summary(task, result.rationale)
 

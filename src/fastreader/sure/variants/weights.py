@@ -1,4 +1,4 @@
-"""Similarities of passages to a text, and weights of passages from them."""
+"""Compare passages with a text, and weight passages by the similarities."""
 
 from __future__ import annotations
 
