@@ -199,7 +199,7 @@ def test_invalid_votes_raise(options, answers, expected):
 @pytest.mark.parametrize("method", ["vote", "predict", "winners"])
 @pytest.mark.parametrize("answers", [None, 5, {"A": "x", "B": "y"}, iter([["x", "y"]]), "xy"])
 def test_invalid_answer_lists_raise(method, answers):
-    with pytest.raises(InputError, match=f"list with those of each question, got {re.escape(repr(answers))}"):
+    with pytest.raises(InputError, match=f"list with the answers to each question, got {re.escape(repr(answers))}"):
         getattr(Voter(), method)(answers)
 
 

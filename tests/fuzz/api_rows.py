@@ -353,8 +353,7 @@ ROWS: dict[str, Row] = {
     "eor.F1.tables": lambda w: (eor.F1(), {"questions": ["q"], "texts": [["a", "b"]]}),
     "eor.Function": lambda w: {"name": "f", "function": lambda a, b: 1.0, "symmetric": True},
     "eor.Idf": lambda w: {"documents": 2, "counts": {"a": 1}},
-    "eor.Idf.load": lambda w: {"path": w.path("idf.json")},
-    "eor.Idf.save": lambda w: (eor.Idf(2, {"a": 1}), {"path": w.path("out.json")}),
+    "eor.Idf.from_dict": lambda w: {"values": {"documents": 2, "counts": {"a": 1}}},
     "eor.Idf.weight": lambda w: (eor.Idf(2, {"a": 1}), {"token": "a"}),
     "eor.Limits": lambda w: fields_of(eor.Limits()),
     "eor.NliTexts": lambda w: fields_of(eor.NliTexts()),
@@ -814,6 +813,7 @@ ROWS: dict[str, Row] = {
     "sure.Settings": lambda w: fields_of(sure.Settings()),
     "sure.SureTemplate": lambda w: fields_of(sure.SureTemplate()),
     "sure.SureTemplate.passages": lambda w: (sure.SureTemplate(), {"passages": w.passages}),
+    "sure.SureResult.from_dict": lambda w: {"values": sure.answer(**w.asked(), k=2, **SURE).to_dict()},
     "sure.VariantTemplate": lambda w: fields_of(sure.VariantTemplate()),
     "sure.answer": lambda w: {**w.asked(), "k": 2, **SURE},
     "sure.answer_many": lambda w: {

@@ -393,5 +393,5 @@ def test_bad_input(tiny_reader, bias):
         rerank(tiny_reader, QUESTION, passages(3), prune=0)
     with pytest.raises(InputError, match="on_overflow"):
         rerank(tiny_reader, QUESTION, passages(3), on_overflow="drop_passages")
-    with pytest.raises(InputError, match="expected None beside an Example"):
+    with pytest.raises(InputError, match="expected None with an Example"):
         rerank(tiny_reader, fr.Example(QUESTION, passages(3)), passages(3))

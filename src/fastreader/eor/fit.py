@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
-from fastreader.core.checked import checked_methods
 from fastreader.core.checks import random_generator
+from fastreader.data.record import Record
 from fastreader.eor.objective import Objective
 from fastreader.eor.types import FloatArray
 
 
-@checked_methods
 @dataclass(frozen=True)
-class FitReport:
+class FitReport(Record):
     """The report of a fit.
 
     Attributes:
@@ -36,10 +34,6 @@ class FitReport:
     questions: int
     varying: int
     seconds: float
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return all attributes by name."""
-        return asdict(self)
 
 
 def search(

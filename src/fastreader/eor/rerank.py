@@ -44,12 +44,7 @@ class QuestionLikelihood:
     def score_many(self, questions: Sequence[str], passages: Sequence[Sequence[Passage]]) -> list[list[float]]:
         """Return the scores of each question's passages."""
         check_texts("questions", questions)
-        expect(
-            len(passages) == len(questions),
-            "passages",
-            f"one list for each of {len(questions)} questions",
-            len(passages),
-        )
+        expect(len(passages) == len(questions), "passages", f"{len(questions)} lists, as questions", len(passages))
         texts = self.texts
         requests = [
             (

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
-from fastreader.core.checked import checked, checked_methods
-from fastreader.core.checks import check_list, check_text, check_texts, expect, rebuilding
+from fastreader.core.checked import accept, checked, checked_methods, kind_of
+from fastreader.core.checks import expect
+from fastreader.data.record import SavedRecord, rebuilt, values_of
 from fastreader.data.types import Passage
 
 FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
 IntArray = npt.NDArray[np.int64]
+
+_PREDICTIONS = kind_of(Mapping[str, str | None])
 
 
 def whole_text(passage: Passage) -> str:
@@ -120,9 +123,7 @@ class Answers:
             "failures": self.failures,
             "answers": self.right,
         }
-        if self.documents:
-            out["documents"] = [asdict(document) for document in self.documents]
-        return out
+        return out | ({"documents": list(map(values_of, self.documents))} if self.documents else {})
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Answers:
@@ -131,31 +132,21 @@ class Answers:
         Raises:
             InputError: if a key is missing or its value has the wrong type.
         """
-        predictions: Any = values.get("predictions")
-        ok = isinstance(predictions, Mapping) and bool(predictions)
-        expect(ok, "Answers: predictions", "an answer or null by retriever", predictions)
-        check_text("Answers: question", values.get("question"), empty=True)
-        for name, text in predictions.items():
-            check_text(f"Answers: predictions[{name!r}]", text, empty=True, optional=True)
-        right = values.get("answers") or []
-        check_list("Answers: answers", right, of="texts")
-        check_texts("Answers: answers", right, empty=True)
-        with rebuilding("Answers: expected documents{retriever, passages, failure}", values):
-            documents = [
-                Document(
-                    d["retriever"], [Passage(**p) for p in d["passages"]], d.get("failure"), list(d.get("notes") or [])
-                )
-                for d in values.get("documents") or []
-            ]
-        return cls(
-            question=values["question"],
-            retrievers=list(predictions),
-            texts=list(predictions.values()),
-            failures=dict(values.get("failures") or {}),
-            documents=documents,
-            right=right,
-            id=None if values.get("id") is None else str(values["id"]),
-        )
+        name = "Answers.from_dict"
+        predictions = accept(f"{name}: predictions", values.get("predictions"), _PREDICTIONS)
+        expect(bool(predictions), f"{name}: predictions", "an answer or null by retriever", predictions)
+        id = values.get("id")
+        found: dict[str, Any] = {
+            "question": values.get("question"),
+            "retrievers": list(predictions),
+            "texts": list(predictions.values()),
+            "failures": values.get("failures") or {},
+            "documents": values.get("documents") or [],
+            "right": values.get("answers") or [],
+            "id": None if id is None else str(id),
+        }
+        answers: Answers = rebuilt(cls, found, name)
+        return answers
 
 
 def aligned(rows: Sequence[Answers]) -> list[Answers]:
@@ -177,7 +168,7 @@ def aligned(rows: Sequence[Answers]) -> list[Answers]:
 
 @checked_methods
 @dataclass(frozen=True, eq=False)
-class Vote:
+class Vote(SavedRecord):
     """The outcome of a vote on M answers to one question.
 
     Attributes:
@@ -203,25 +194,5 @@ class Vote:
     similarities: list[str]
     abstained: str | None = None
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return JSON values, with null for a score of -inf."""
-        return vars(self) | {
-            "scores": [None if np.isneginf(score) else float(score) for score in self.scores],
-            "support": self.support.tolist(),
-            "contributions": self.contributions.tolist(),
-        }
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Vote:
-        """Rebuild from `to_dict`, ignoring other keys.
-
-        Raises:
-            InputError: if a key is missing or its shape does not fit.
-        """
-        with rebuilding("Vote.from_dict", values):
-            found = {item.name: values[item.name] for item in fields(cls)}
-            scores = np.array([-np.inf if s is None else s for s in found["scores"]], dtype=np.float64)
-            shape = len(scores), len(found["similarities"])
-            found["support"] = np.asarray(found["support"], dtype=np.float64).reshape(len(scores))
-            found["contributions"] = np.asarray(found["contributions"], dtype=np.float64).reshape(shape)
-            return cls(**found | {"scores": scores, "similarities": list(found["similarities"])})
+    _nulls: ClassVar = {"scores": -np.inf}
+    _shapes: ClassVar = {"scores": "M", "support": "M", "contributions": "M S", "similarities": "S"}

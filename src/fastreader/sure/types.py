@@ -2,43 +2,23 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any, Self
+from dataclasses import dataclass, field
+from typing import Any
 
 from fastreader.core.checked import checked_methods
-from fastreader.core.checks import rebuilding
+from fastreader.data.record import SavedRecord
 from fastreader.reader.programs.costs import StageCost
 from fastreader.sure.replies import CandidateReply
 from fastreader.sure.vote import Matrix, winner
 
 
 @checked_methods
-class _Json:
+class _Costed(SavedRecord):
     """Base of both results: JSON and the total cost."""
 
     costs: dict[str, StageCost]
     notes: list[str]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return everything as JSON values, which `from_dict` restores exactly."""
-        return asdict(self)  # type: ignore[call-overload, no-any-return]
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Restore a result from `to_dict`, ignoring unknown keys.
-
-        Raises:
-            InputError: if an attribute is missing or has another type.
-        """
-        names = {f.name for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
-        known = {k: v for k, v in values.items() if k in names}
-        with rebuilding(f"{cls.__name__}.from_dict", values):
-            known["costs"] = {stage: StageCost(**cost) for stage, cost in known["costs"].items()}
-            if "found" in names:
-                known["found"] = CandidateReply(**known["found"])
-            return cls(**known)
 
     def total(self) -> StageCost:
         """Return the cost of all stages."""
@@ -50,7 +30,7 @@ class _Json:
 
 @checked_methods
 @dataclass(frozen=True, repr=False)
-class SureResult(_Json):
+class SureResult(_Costed):
     """One question answered by SuRe with K candidates, with every stage.
 
     Attributes:
@@ -121,7 +101,7 @@ class SureResult(_Json):
 
 @checked_methods
 @dataclass(frozen=True, repr=False)
-class MethodResult(_Json):
+class MethodResult(_Costed):
     """One question answered by a method other than SuRe.
 
     Attributes:

@@ -194,7 +194,7 @@ def test_long_passages_are_cut_or_refused(tiny_reader):
         ((QUESTION, [{"text": None}]), {}, r"passages\[0\]: text: expected a text, got None"),
         ((QUESTION, [{"text": "x", "score": "high"}]), {}, r"passages\[0\]: score: expected a number"),
         (([QUESTION], PASSAGES), {}, "passages: expected a list of passages for each question"),
-        (([fr.Example(QUESTION, ["a"])], [["b"]]), {}, r"passages\[0\]: expected None beside an Example"),
+        (([fr.Example(QUESTION, ["a"])], [["b"]]), {}, r"passages\[0\]: expected None with an Example"),
         ((QUESTION, PASSAGES), {"stopping": None}, "stopping: expected a setting of 'query_likelihood'"),
         ((QUESTION, PASSAGES), {"method": "cross-encoder"}, "needs model"),
         ((QUESTION, PASSAGES), {"method": "bm25-matched"}, "needs bias"),

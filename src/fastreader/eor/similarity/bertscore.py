@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from fastreader.core.checked import checked
-from fastreader.core.checks import check_int, check_output, expect, rebuilding
-from fastreader.data.files import read_object, write_json
+from fastreader.core.checks import check_int, expect
 from fastreader.data.fingerprints import digest
+from fastreader.data.record import SavedRecord
 from fastreader.eor.similarity.base import Pair, Similarity
 from fastreader.eor.similarity.loading import Model
 from fastreader.eor.types import BoolArray, FloatArray
@@ -38,7 +38,7 @@ class TokenVectors:
 
 @checked
 @dataclass(frozen=True)
-class Idf:
+class Idf(SavedRecord):
     """Document frequencies of tokens in a fixed set of documents, so that scores never change.
 
     Attributes:
@@ -49,6 +49,8 @@ class Idf:
     documents: int
     counts: Mapping[str, int] = field(default_factory=dict)
 
+    _indent = None
+
     def weight(self, token: str) -> float:
         """Return log((N + 1) / (documents with the token + 1))."""
         return math.log((self.documents + 1) / (self.counts.get(token, 0) + 1))
@@ -56,22 +58,6 @@ class Idf:
     def digest(self) -> str:
         """Return a digest of the counts that does not depend on their order."""
         return digest([self.documents, sorted(self.counts.items())])
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write as JSON, whole or not at all."""
-        check_output("path", path)
-        write_json(path, {"documents": self.documents, "counts": dict(self.counts)}, indent=None)
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Idf:
-        """Read a file that `save` wrote.
-
-        Raises:
-            InputError: if the file is something else.
-        """
-        values = read_object(path)
-        with rebuilding(f"{path}: expected a saved Idf", values):
-            return cls(int(values["documents"]), {str(k): int(v) for k, v in values["counts"].items()})
 
 
 @checked
