@@ -22,7 +22,7 @@ def as_passages(documents: Iterable[Any], *, name: str = "passages", allow_blank
 
     Args:
         documents: texts, `Passage`s, mappings, LangChain's and Haystack's Documents, LlamaIndex's nodes.
-        name: of the argument, for messages.
+        name: name of the argument, for messages.
         allow_blank: accept documents whose text is empty.
 
     Raises:
@@ -43,7 +43,7 @@ def as_passage(document: Any, *, name: str = "document") -> Passage:
 
     Args:
         document: see `as_passages`.
-        name: of the argument, for messages.
+        name: name of the argument, for messages.
 
     Raises:
         InputError: if it has no text.

@@ -18,7 +18,7 @@ def rows_of(name: str, table: Iterable[Any]) -> Iterator[tuple[str, object]]:
     columns, as `datasets` does for a `Sequence` of features.
 
     Args:
-        name: of the argument, for messages.
+        name: name of the argument, for messages.
         table: yields mappings or Examples.
 
     Raises:

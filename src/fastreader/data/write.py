@@ -134,10 +134,10 @@ def trec_lines(
     """Return one question's lines ``qid Q0 docid rank score tag`` of a TREC run.
 
     Args:
-        question: its id.
+        question: id of the question.
         rows: id and score of each passage, best first.
         tag: name of the run.
-        name: of the argument that chose the format, for messages.
+        name: name of the argument that chose the format, for messages.
 
     Raises:
         InputError: if an id or the tag is missing, or contains white space or control characters.

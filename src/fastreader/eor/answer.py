@@ -66,8 +66,8 @@ def answer(
     Args:
         reader: the model that answers.
         retrievals: Q results of `Retrievers.retrieve`.
-        texts: of the prompts.
-        max_new_tokens: per answer.
+        texts: texts of the prompts; None uses the default `Texts`.
+        max_new_tokens: maximum length of an answer in tokens.
         keep_documents: keep the documents with the answers, for the error analysis.
 
     Returns:
@@ -118,7 +118,7 @@ def write_lines(reader: ReaderProtocol, prompts: Sequence[TextOrTokens], **optio
     Args:
         reader: the model that generates.
         prompts: P of them.
-        options: of `ReaderProtocol.generate`, such as `max_new_tokens` and `n`; by default greedy.
+        options: options of `ReaderProtocol.generate`, such as `max_new_tokens` and `n`; greedy by default.
 
     Returns:
         P lists of n lines (`first_line`).

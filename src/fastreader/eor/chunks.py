@@ -18,11 +18,11 @@ class Limits:
     """The paper's limits, in words.
 
     Attributes:
-        page: of each of the first k documents of a source (``SE@4``), title included.
-        single: of the document of ``@1``, title included.
+        page: length of each of the first k documents of a source (``SE@4``), title included.
+        single: length of the document of ``@1``, title included.
         chunk: approximate length of the chunks of @RR.
-        document: of all passages of a retriever together.
-        summary: of a summary of @CP.
+        document: total length of a retriever's passages.
+        summary: length of a summary of @CP.
     """
 
     page: int = 250

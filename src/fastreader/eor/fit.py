@@ -49,18 +49,18 @@ def search(
     """Return the best weights over all starts, and the report.
 
     The first start has all weights at the bound, which is unweighted voting, so the fit is never worse on the training
-    questions. The second has w^r in proportion to the retrievers' accuracy; the others are drawn uniformly. The initial
-    simplex of a start toggles one weight at a time, inside the bounds.
+    questions. The second has w^r in proportion to the retrievers' accuracy; the others are uniformly random. The
+    initial simplex of a start toggles one weight at a time, inside the bounds.
 
     Args:
         objective: to maximise.
         upper: bound of every weight; the lower bound is 0.
         starts: number of starts, at least 1.
         accuracy: float64 [M], of each retriever.
-        max_evaluations: per start; None allows 200 per weight.
+        max_evaluations: maximum number of evaluations per start; None allows 200 per weight.
         prune: afterwards set the weights of retrievers to 0, smallest first, if that raises the objective, or keeps it
             and turns no right answer wrong.
-        seed: of the drawn starts.
+        seed: seed of the random starts.
     """
     began = time.perf_counter()
     size = objective.retrievers + objective.similarities

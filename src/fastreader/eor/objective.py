@@ -28,9 +28,9 @@ class Objective:
         """Group the questions and arrange their similarities.
 
         Args:
-            ballots: of Q questions and M retrievers.
+            ballots: answers of M retrievers to Q questions.
             correct: float64 [Q, M].
-            rules: of the count.
+            rules: how votes are counted.
         """
         self.rules, self.questions = rules, len(correct)
         self.retrievers, self.similarities = ballots.width, ballots.similarity.shape[1]

@@ -36,9 +36,9 @@ class Parameters:
         accept: whether a text can win and be supported; by default any text but empty ones and refusals.
         upper: bound of every weight in `fit`.
         starts: number of starts of the search in `fit`.
-        max_evaluations: per start; None allows 200 per weight.
+        max_evaluations: maximum number of evaluations per start; None allows 200 per weight.
         prune: whether `fit` drops retrievers that the training questions do not need.
-        seed: of the drawn starts.
+        seed: seed of the random starts.
     """
 
     similarities: Sequence[SimilarityLike] = ("exact", "f1")

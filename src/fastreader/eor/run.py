@@ -69,17 +69,17 @@ class Retrievers:
 
         Args:
             specs: M specifications (`spec.parse`).
-            sources: by name, anything `as_source` takes. "PK" (a document that the reader writes) and "ReFree" (no
-                document) are built in.
-            reader: writes PK, summarises for @CP, and ranks for @RR if there is no scorer.
-            scorer: for @RR, ``scorer(question, passages) -> numbers``; None uses `QuestionLikelihood` of the reader.
+            sources: anything that `as_source` accepts, by name. "PK" (a document that the reader generates) and
+                "ReFree" (no document) are built in.
+            reader: model that generates PK, summarises for @CP, and ranks for @RR if there is no scorer.
+            scorer: ``scorer(question, passages) -> numbers`` for @RR; None uses `QuestionLikelihood` of the reader.
             limits: lengths in words; the paper's by default.
-            texts: of the prompts.
+            texts: texts of the prompts; None uses the default `Texts`.
             aliases: names for expressions; `ALIASES` by default, which defines HB.
             on_error: "record": if a source raises, its retrievers have no document for that question, and
                 `Document.failure` gives the reason. The same holds if a source returns nothing and the retriever has
                 no other source; otherwise `Document.notes` records it. "raise": raise the first such error.
-            max_new_tokens: per document of PK and per summary.
+            max_new_tokens: maximum length of a document of PK and of a summary, in tokens.
 
         Raises:
             InputError: if there is no specification, one is given twice, or a source or a needed reader is missing.
@@ -187,7 +187,7 @@ class Retrievers:
         return self._report_empty(name, out)
 
     def _write(self, nodes: list[Node], questions: list[str], values: Values) -> Values:
-        """PK: the reader writes a document for each question."""
+        """Generate a document for each question (PK)."""
         reader = self._needed()
         prompts = [reader.prompt([self._texts.write.format(question=q.strip())]) for q in questions]
         written = reader.generate(prompts, max_new_tokens=self._max_new_tokens)
@@ -195,7 +195,7 @@ class Retrievers:
         return {nodes[0]: self._report_empty(PK, [[Passage(text, id=PK)] if text else [] for text in texts])}
 
     def _rank(self, nodes: list[Node], questions: list[str], values: Values) -> Values:
-        """@RR: rank the chunks of all nodes and questions in one call of the scorer."""
+        """Rank the chunks of all nodes and questions in one call of the scorer (@RR)."""
         assert self._scorer is not None
         out: Values = {node: list(values[spec.children(node)[0]]) for node in nodes}
         jobs = [
@@ -208,7 +208,7 @@ class Retrievers:
         return out
 
     def _compress(self, nodes: list[Node], questions: list[str], values: Values) -> Values:
-        """@CP: write the summaries of all nodes and questions in one generation."""
+        """Generate the summaries of all nodes and questions in one call (@CP)."""
         reader, texts, limit = self._needed(), self._texts, self.limits.summary
         out: Values = {node: list(values[spec.children(node)[0]]) for node in nodes}
         jobs, prompts = [], []
@@ -244,7 +244,7 @@ class Retrievers:
 
 
 def _stage(node: Node) -> int:
-    """Return the stage of a node that calls a model: 0 writes PK, 1 ranks, 2 compresses."""
+    """Return the stage of a node that calls a model: 0 for PK, 1 to rank, 2 to compress."""
     return 0 if isinstance(node, Source) else 1 if isinstance(node, ChunkRerank) else 2
 
 

@@ -64,7 +64,7 @@ class BM25(Index):
         Args:
             passages: to search.
             depth: maximum number of passages to return.
-            language: of the stop words to leave out, as `bm25s.tokenize` names it; "" keeps all words.
+            language: language of the stop words to remove, as `bm25s.tokenize` names it; "" keeps all words.
 
         Raises:
             InputError: if there are no passages, or `depth` < 1.
@@ -115,10 +115,10 @@ class Dense(Index):
         """Encode passages, or a file of them (`load_passages`), by title and text.
 
         Args:
-            encoder: of sentences, from `fastreader.models.loading.sentence_encoders.load_encoder`, or its name.
+            encoder: a sentence encoder, from `fastreader.models.loading.sentence_encoders.load_encoder`, or its name.
             passages: to search.
             depth: maximum number of passages to return.
-            vectors: of the passages; None encodes them.
+            vectors: float32 [P, d] of the passages; None encodes them.
 
         Raises:
             InputError: if there are no passages, `depth` < 1, or there is not one vector per passage.
@@ -126,7 +126,7 @@ class Dense(Index):
         """
         super().__init__(passages, depth)
         self._encode = encoder_for(encoder)
-        # A folder may hold another kind of model, which loads but does not encode; a caller's own function may raise.
+        # A folder may hold another kind of model, which loads but does not encode. A caller's function may raise.
         errors = () if callable(encoder) else (ValueError,)
         with rejecting(f"encoder: {str(encoder)!r} cannot encode the passages", *errors):
             found = self._encode([*map(whole_text, self.passages)]) if vectors is None else vectors

@@ -32,8 +32,8 @@ class Document:
     """The passages of one retriever for one question.
 
     Attributes:
-        retriever: its specification.
-        passages: in reading order; empty for ReFree and after a failure.
+        retriever: the retriever's specification.
+        passages: the passages in reading order; empty for ReFree and after a failure.
         failure: why there is no document; None without a failure.
         notes: what is missing from the document, such as a source that returned nothing.
     """
@@ -55,7 +55,7 @@ class Retrieval:
     """The documents of M retrievers for one question.
 
     Attributes:
-        question: its text.
+        question: the text of the question.
         documents: one per retriever.
         right: the right answers; empty if unknown.
         id: the question's identifier.
@@ -73,7 +73,7 @@ class Answers:
     """The answers of M retrievers to one question.
 
     Attributes:
-        question: its text.
+        question: the text of the question.
         retrievers: M names.
         texts: M answers; None if the retriever failed.
         failures: the reasons, by retriever.

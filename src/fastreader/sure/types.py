@@ -40,7 +40,7 @@ class SureResult(_Costed):
         candidates: K texts.
         found: the parsed reply of the first stage.
         summaries: K texts.
-        finishes: for each summary "eos", "stop" or "length".
+        finishes: what ended each summary: "eos", "stop" or "length".
         validity: K values v, 1.0 if the summary supports its candidate, else 0.0 (Eq. 4); None if not used.
         validity_probability: K shares of the label "True" against "False"; None in mode="generate".
         preference: [K, K], entry `[i][j]` is the share of the label "Passage 1" when i comes first and j second; None
@@ -54,7 +54,7 @@ class SureResult(_Costed):
         mode, candidates_prompt, use: as in `Settings`.
         num_passages: number of passages given.
         readers: name, device, dtype and precision of the reader, under "all", and of the readers of single stages.
-        costs: by stage: "candidates", "summaries", "validity", "ranking"; and "passages" if their keys and values
+        costs: cost by stage: "candidates", "summaries", "validity", "ranking"; and "passages" if their keys and values
             were read once for candidates and summaries.
         notes: remarks on anything unusual.
         method: "sure", or the name of the variant.

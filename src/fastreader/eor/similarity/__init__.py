@@ -38,7 +38,7 @@ def resolve(found: SimilarityLike, *, reader: ReaderProtocol | None = None) -> S
     Args:
         found: "exact", "exact:words", "exact:equal", "f1", "bertscore" or "bertscore:ENCODER", "nli:MODEL",
             "nli:reader"; or a `Similarity`; or a function of two texts.
-        reader: for "nli:reader".
+        reader: the reader that scores "nli:reader".
 
     Raises:
         InputError: if the name is unknown, or is "nli:reader" without a reader.

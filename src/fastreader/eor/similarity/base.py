@@ -33,7 +33,7 @@ class Similarity:
     Copying returns the object itself, so that cloning a voter neither copies models nor discards scores.
 
     Attributes:
-        name: in votes and saved voters.
+        name: name in votes and saved voters.
         symmetric: whether ``score(a, b)`` equals ``score(b, a)``; if not, a voter reads the mean of both.
         reads_question: whether the score also depends on the question.
     """
@@ -104,7 +104,7 @@ class Function(Similarity):
     """A similarity from any function of two texts.
 
     Args:
-        name: in votes and saved voters.
+        name: name in votes and saved voters.
         function: from two answers to a number in [0, 1].
         symmetric: whether it is symmetric, so that it is called half as often.
     """

@@ -83,9 +83,9 @@ class BertScore(Similarity):
         Args:
             encoder: a packaged encoder (`fastreader.models.loading.sentence_encoders`), a folder, or a hub id of any
                 encoder that transformers' AutoModel loads.
-            layer: of the compared states, counted from 1; None uses the last.
+            layer: layer whose states are compared, counted from 1; None uses the last.
             idf: weights of the tokens; None weights all equally.
-            device: of torch; None uses CUDA if available.
+            device: torch device; None uses CUDA if available.
             batch_size: number of texts encoded at a time; it changes scores only by rounding.
         """
         super().__init__()

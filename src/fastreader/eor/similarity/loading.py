@@ -104,7 +104,7 @@ class Model:
 
         Args:
             texts: tuples of one or two texts; texts longer than the model reads are cut.
-            options: of the tokenizer.
+            options: options of the tokenizer.
         """
         model, tokenizer = self.load()
         # the tokenizer may give no limit, or a number without meaning

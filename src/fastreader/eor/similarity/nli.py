@@ -44,7 +44,7 @@ class CrossEncoderNli(Similarity):
                 "microsoft/deberta-xlarge-mnli", the paper's.
             statement: an answer as premise and as hypothesis; fields {answer} and optionally {question}.
             label: the class whose probability is the score, as the model's config names it, in any case.
-            device: of torch; None uses CUDA if available.
+            device: torch device; None uses CUDA if available.
             batch_size: number of pairs per forward pass; it changes scores only by rounding.
         """
         super().__init__()

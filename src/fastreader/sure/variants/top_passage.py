@@ -69,7 +69,7 @@ def rerank_passages(text: str, passages: Iterable[Passage | str], settings: Sett
     """Return the indices of the passages by cosine similarity of sentence embeddings to `text`, the nearest first.
 
     Args:
-        text: for example the `rationale` of a `SureResult`.
+        text: a text, for example the `rationale` of a `SureResult`.
         passages: passages or texts.
         settings: decides the encoder.
 
