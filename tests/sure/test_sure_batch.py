@@ -93,7 +93,7 @@ def test_runs_with_nameless_encoders_cannot_be_resumed(tmp_path):
         message = (
             "other settings"
             if other is second
-            else "encoder: expected a name or a function with a __qualname__ of its own"
+            else "encoder: expected a name or a function with a unique __qualname__"
         )
         with pytest.raises(InputError, match=message):
             answers(ScriptedReader(**script()), examples(2), encoder=other, resume=True, **options)
