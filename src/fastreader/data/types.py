@@ -35,6 +35,11 @@ class Passage:
     metadata: dict[str, Any] = field(default_factory=dict)
 
 
+def whole_text(passage: Passage) -> str:
+    """Return the title, if there is one, and the text, one per line."""
+    return f"{passage.title}\n{passage.text}" if passage.title else passage.text
+
+
 @checked
 @dataclass(frozen=True)
 class Example:

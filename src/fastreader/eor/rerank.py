@@ -16,10 +16,9 @@ import numpy as np
 from fastreader.core.checked import checked
 from fastreader.core.checks import check_texts, expect
 from fastreader.core.protocol import ReaderProtocol
-from fastreader.data.types import Passage
+from fastreader.data.types import Passage, whole_text
 from fastreader.eor.similarity.loading import encoder_for
 from fastreader.eor.texts import Texts
-from fastreader.eor.types import whole_text
 
 if TYPE_CHECKING:
     from fastreader.models.loading.sentence_encoders import Encoder

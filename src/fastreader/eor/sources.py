@@ -17,9 +17,8 @@ import numpy.typing as npt
 from fastreader.core.checked import checked
 from fastreader.core.checks import check_int, expect, given, rejecting
 from fastreader.data import load_passages
-from fastreader.data.types import Passage
+from fastreader.data.types import Passage, whole_text
 from fastreader.eor.similarity.loading import encoder_for
-from fastreader.eor.types import whole_text
 from fastreader.errors import InputError, MissingExtraError
 
 if TYPE_CHECKING:

@@ -12,18 +12,13 @@ import numpy.typing as npt
 from fastreader.core.checked import accept, checked, checked_methods, kind_of
 from fastreader.core.checks import expect
 from fastreader.data.record import SavedRecord, rebuilt, values_of
-from fastreader.data.types import Passage
+from fastreader.data.types import Passage, whole_text
 
 FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
 IntArray = npt.NDArray[np.int64]
 
 _PREDICTIONS = kind_of(Mapping[str, str | None])
-
-
-def whole_text(passage: Passage) -> str:
-    """Return the title, if there is one, and the text, one per line."""
-    return f"{passage.title}\n{passage.text}" if passage.title else passage.text
 
 
 @checked

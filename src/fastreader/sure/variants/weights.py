@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from fastreader.core.checks import expect
 from fastreader.data import Passage
+from fastreader.data.types import whole_text
 from fastreader.errors import MissingExtraError
 from fastreader.models.loading.sentence_encoders import Encoder, load_encoder
 from fastreader.sure.settings import Settings
@@ -54,7 +55,7 @@ def tfidf_similarity(text: str, passages: Sequence[Passage]) -> FloatArray:
         from sklearn.feature_extraction.text import TfidfVectorizer
     except ImportError:
         raise MissingExtraError("scikit-learn", "encoders") from None
-    vectors = TfidfVectorizer(token_pattern=r"(?u)\b\w+\b").fit_transform([text, *map(full_text, passages)])  # nosec B106 # a pattern of words
+    vectors = TfidfVectorizer(token_pattern=r"(?u)\b\w+\b").fit_transform([text, *map(whole_text, passages)])  # nosec B106 # a pattern of words
     similarity: FloatArray = (vectors[1:] @ vectors[0].T).toarray()[:, 0].astype(np.float64)
     return similarity
 
@@ -62,14 +63,9 @@ def tfidf_similarity(text: str, passages: Sequence[Passage]) -> FloatArray:
 def encoder_similarity(settings: Settings, text: str, passages: Sequence[Passage]) -> FloatArray:
     """Return the cosine of sentence embeddings of `text` and each passage: float64 [N]."""
     encoder: Encoder = settings.encoder if callable(settings.encoder) else _loaded(settings.encoder)
-    vectors = encoder([text, *map(full_text, passages)]).astype(np.float64)
+    vectors = encoder([text, *map(whole_text, passages)]).astype(np.float64)
     similarity: FloatArray = vectors[1:] @ vectors[0]
     return similarity
-
-
-def full_text(passage: Passage) -> str:
-    """Return title and text."""
-    return f"{passage.title}\n{passage.text}" if passage.title else passage.text
 
 
 @lru_cache(maxsize=2)
