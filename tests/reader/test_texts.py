@@ -15,13 +15,15 @@ from fastreader.reader.prompts.texts import PromptTexts
 @dataclass(frozen=True)
 class Letter(PromptTexts):
     greeting: str = "Dear {name},\n"
-    closing: str = "{yours}"
+    closing: str = "Yours"
     chat: bool | None = None
     formal: bool = True
     system: str | None = None
+    postscript: str | None = None
     options: dict[str, Any] = field(default_factory=dict)
 
-    FIELDS: ClassVar[Any] = {"greeting": (frozenset({"name"}), frozenset({"title"}))}
+    OPTIONAL: ClassVar[Any] = {"greeting": {"title"}}
+    REQUIRED: ClassVar[Any] = {"postscript": {"text"}}
 
 
 def test_texts_are_read_back_from_their_values():
@@ -72,6 +74,7 @@ def test_a_file_with_an_error_is_named(tmp_path, text, message):
             r"Letter\.greeting: fields must be plain, such as \{question\}, without ':' or '!'",
         ),
         ({"greeting": "{name!r}"}, "without ':' or '!'"),
+        ({"postscript": "P.S."}, r"Letter\.postscript: the field \{text\} must appear in it, got 'P\.S\.'"),
         ({"closing": None}, r"Letter\.closing: expected text, got None"),
         ({"chat": "yes"}, r"Letter\.chat: expected True, False or None, got 'yes'"),
         ({"formal": None}, r"Letter\.formal: expected True or False, got None"),
@@ -89,4 +92,4 @@ def test_invalid_values_are_named(values, message):
 def test_braces():
     """A text with fields doubles its literal braces. A text without fields is used as it is."""
     assert Letter(greeting="{{{name}}}").greeting.format(name="Ada") == "{Ada}"
-    assert Letter().closing == "{yours}"
+    assert Letter(closing="{yours}").closing == "{yours}"

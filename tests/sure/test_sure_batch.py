@@ -91,9 +91,7 @@ def test_runs_with_nameless_encoders_cannot_be_resumed(tmp_path):
     nameless = [made(1), partial(first), Encoder(), Encoder().encode]
     for other in (*nameless, second):
         message = (
-            "other settings"
-            if other is second
-            else "encoder: expected a name or a function with a unique __qualname__"
+            "other settings" if other is second else "encoder: expected a name or a function with a unique __qualname__"
         )
         with pytest.raises(InputError, match=message):
             answers(ScriptedReader(**script()), examples(2), encoder=other, resume=True, **options)

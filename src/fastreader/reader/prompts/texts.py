@@ -19,11 +19,11 @@ from fastreader.errors import InputError
 class PromptTexts:
     """Base of frozen dataclasses of prompt texts: fields are checked, and a file can replace any text.
 
-    A text with fields is a format string, in which a brace that is only a brace is doubled. A text without fields
-    stands in the prompt as it is, braces included.
+    A text whose default has fields is a format string: it must hold these fields, and literal braces are doubled. Any
+    other text stands in the prompt as it is, braces included.
 
     Attributes:
-        OPTIONAL: by text, the fields that it may leave out. It must hold all other fields of its default.
+        OPTIONAL: by text, the fields that it may leave out, or add to those in its default.
         REQUIRED: by text without a default, the fields that it must hold.
 
     Raises:
