@@ -64,7 +64,7 @@ def test_moi_truncates_long_passages(tmp_path, tiny_reader):
 def test_arrange_reads_the_best_passages_where_the_bias_is_largest(tmp_path, tiny_reader):
     fr.Arranger({3: [0.1, -0.9, 0.8]}).save(tmp_path / "arranger.json")
     (example,) = questions_of(study_of(tmp_path, ["base"], count=1))
-    with pytest.raises(InputError, match=r"id q0: reader: no calibration of .* is at hand"):
+    with pytest.raises(InputError, match=r"id q0: reader: no calibration of .* can place passages"):
         list(answers(tiny_reader, iter([example]), Asking.of("arrange", {})))
     asking = Asking.of("arrange", {"bias": str(tmp_path / "arranger.json")})
     for scores, order in (([3.0, 2.0, 1.0], [1, 2, 0]), ([1.0, 2.0, 3.0], [1, 0, 2]), ([None] * 3, [1, 2, 0])):

@@ -36,7 +36,7 @@ def test_toml_and_yaml_give_the_same_study(tmp_path):
         ('methods = ["sure:rankin"]', "expected one of sure, base"),
         ('methods = ["order:best"]', "method: expected one of order:retriever, .*, got 'order:best'"),
         ('methods = ["noise"]', "layout, such as noise:gold .* expected text that is not empty, got ''"),
-        ('methods = ["noise:random:1:mid"]', "expected other passages beside the gold one"),
+        ('methods = ["noise:random:1:mid"]', "expected other passages besides the gold one"),
         ('methods = ["eor:loudest"]', "method: expected one of eor, eor:mean, .*, got 'eor:loudest'"),
         ('methods = ["eor"]\n[eor]\nsimilarities = ["feeling"]', "feeling"),
         ('methods = ["eor"]\n[eor]\nsimilarities = ["nli:/none"]', "nli:/none: there is no folder /none"),

@@ -21,7 +21,7 @@ MAP = "cividis"
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """Return an empty figure, sizes in inches; matplotlib's global state does not hold it.
+    """Return an empty figure, sizes in inches, that matplotlib's global state does not hold.
 
     Raises:
         MissingExtraError: if matplotlib is not installed.

@@ -58,7 +58,7 @@ class Generation:
 
     @property
     def logprob(self) -> float | None:
-        """Sum of `token_logprobs`, nats; None unless requested."""
+        """Sum of `token_logprobs`, nats, or None unless requested."""
         return None if self.token_logprobs is None else float(sum(self.token_logprobs))
 
 
@@ -169,7 +169,7 @@ class ReaderProtocol(Protocol):
     def generate(
         self, prompts: Iterable[TextOrTokens], **options: Unpack[GenerateArguments]
     ) -> Results[list[Generation]]:
-        """Return `n` texts for each prompt; temperature 0 decodes greedily."""
+        """Return `n` texts for each prompt, greedy ones at temperature 0."""
         ...
 
 
@@ -185,7 +185,7 @@ class ScoringReader(ReaderProtocol, Protocol):
 
     @property
     def max_length(self) -> int | None:
-        """Longest input in tokens; None if there is no limit."""
+        """Longest input in tokens, or None if there is no limit."""
         ...
 
     def budget(self) -> int:
@@ -227,7 +227,7 @@ class ReaderWrapper:
 
     @property
     def max_length(self) -> int | None:
-        """Longest input of the reader in tokens; None if the reader does not say."""
+        """Longest input of the reader in tokens, or None if the reader does not say."""
         limit: int | None = getattr(self.reader, "max_length", None)
         return limit
 

@@ -34,7 +34,7 @@ _inside: list[TextIO] = []  # standard error as the first thread found it, once 
 
 @contextlib.contextmanager
 def silence_progress_bars() -> Iterator[None]:
-    """Within the block, show progress bars on a terminal only; all other output passes.
+    """Show progress bars on a terminal only, and all other output, within the block.
 
     Threads may be inside together: the first one wraps standard error, the last one restores it.
     """

@@ -47,7 +47,7 @@ class TreeStats:
 
     @property
     def sharing_ratio(self) -> float:
-        """Ratio of total to computed tokens; above 1 if anything is shared."""
+        """Ratio of total to computed tokens, above 1 if anything is shared."""
         return self.total_tokens / self.computed_tokens if self.computed_tokens else 1.0
 
     @property
@@ -156,7 +156,7 @@ def partition(
     cuts the fewest trees. A sequence longer than `max_batch_tokens` gets its own tree.
 
     Args:
-        sequences: (context, continuation) pairs of token ids, as for `PrefixTree.build`.
+        sequences: (context, continuation) pairs of token ids, as `PrefixTree.build` takes them.
         max_batch_tokens: at most this many tokens computed in one tree; None for one tree.
         reserve: number of further tokens that every sequence takes, for the text generated after it.
 

@@ -60,7 +60,7 @@ class SavedRecord(Record):
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Rebuild from the result of `to_dict`; keys that are not attributes are ignored.
+        """Rebuild from the result of `to_dict`, ignoring keys that are not attributes.
 
         Raises:
             InputError: if an attribute is missing, or has another type or shape.
@@ -115,7 +115,7 @@ def _plain(value: Any) -> Any:
 
 
 def rebuilt(cls: Any, values: Mapping[str, Any], name: str) -> Any:
-    """Return the dataclass `cls` of JSON values; `name` starts the messages of errors.
+    """Return the dataclass `cls` of JSON values, with `name` at the start of error messages.
 
     Raises:
         InputError: if a value is missing or does not fit.

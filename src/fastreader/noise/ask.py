@@ -44,7 +44,7 @@ class NoiseAnswer:
 @checked_methods
 @dataclass(frozen=True)
 class NoiseAnswers(Record):
-    """One question under all layouts; each layout is in exactly one of `answers`, `over_long` and `missing`.
+    """One question under all layouts, each in exactly one of `answers`, `over_long` and `missing`.
 
     Attributes:
         id: key of the question.
@@ -109,7 +109,7 @@ def ask(
         stop: texts that end a reply; the paper uses none.
         context: maximum length of prompt and reply together, in tokens; None takes the reader's `max_length`, if any.
             Longer prompts are reported, see `NoiseAnswers`.
-        max_batch_tokens, progress: as for `ReaderProtocol.generate`.
+        max_batch_tokens, progress: same as `ReaderProtocol.generate`.
 
     Returns:
         One result for each of `materials`; with `.stats`, `.passes` and `.seconds`.

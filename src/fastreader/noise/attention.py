@@ -115,8 +115,8 @@ def layout_attention(
     Args:
         reader: the reader.
         question: text of the question.
-        answers: by any name, a layout and its answer as the reader wrote it.
-        template, max_batch_tokens: as for `answer_attention`.
+        answers: by any name, a layout and its answer as the reader generated it.
+        template, max_batch_tokens: same as `answer_attention`.
 
     Raises:
         InputError: if a layout has no passages, or an answer has no token.

@@ -56,7 +56,7 @@ def swap_answer(passage: Passage, answers: Sequence[str], replacement: str) -> P
 
 
 def shape(answer: str) -> str:
-    """Return the form of an answer: "year", "date", "number", "name" or "phrase"; only equal forms are swapped."""
+    """Return the form of an answer, as only equal forms are swapped: "year", "date", "number", "name" or "phrase"."""
     if re.fullmatch(r"\s*\d{4}\W*", answer):
         return "year"
     if any(c.isdigit() for c in answer):

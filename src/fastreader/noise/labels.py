@@ -38,7 +38,7 @@ def has_answer(passage: Passage, answers: Sequence[str]) -> bool:
 
 
 def same_text(passage: Passage) -> tuple[str, str]:
-    """Return title and text with normalised white space; equal passages have equal values."""
+    """Return title and text with normalised white space, by which equal passages are found."""
     return " ".join(passage.title.split()), " ".join(passage.text.split())
 
 

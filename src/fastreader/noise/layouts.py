@@ -72,7 +72,7 @@ class LayoutSpec:
             if noise in NOISE and position in POSITIONS and (count != "fill" or noise == "random"):
                 spec = cls(True, noise, FILL if count == "fill" else int(count), position)
                 enough = spec.count not in ((0, 1) if position == "mid" else (0,))
-                expect(enough, "layout", "other passages beside the gold one (two for mid), or 'gold'", name)
+                expect(enough, "layout", "other passages besides the gold one (two for mid), or 'gold'", name)
                 return spec
         if (m := re.fullmatch(r"retrieved:(\d+)(?:\+random:(\d+|fill))?", name)) and int(m[1]):
             number = FILL if m[2] == "fill" else int(m[2] or 0)
@@ -177,7 +177,7 @@ def oracle_grid(
 
 @checked
 def realistic_grid(retrieved: Iterable[int], random: Iterable[int | str]) -> list[str]:
-    """Return the layouts of the paper's tables 3 to 5: k retrieved and m random passages; m may be "fill"."""
+    """Return the layouts of the paper's tables 3 to 5, of k retrieved and m (or "fill") random passages."""
     random = list(random)
     return [f"retrieved:{k}" + (f"+random:{m}" if m else "") for k in retrieved for m in random]
 
@@ -213,7 +213,7 @@ def _check_enough(materials: Materials, spec: LayoutSpec, kind: str, needed: int
 
 
 def _most(limit: int, good: Callable[[int], bool]) -> int:
-    """Return the largest good n in 0..limit; every n below a good one must be good too."""
+    """Return the largest good n in 0..limit, below which every n must be good too."""
     low, high = 0, limit
     while low < high:
         middle = (low + high + 1) // 2

@@ -19,10 +19,10 @@ from fastreader.noise.sources import MOST_DRAWN, RandomSource
 @checked
 @dataclass(frozen=True)
 class Materials:
-    """One question and its passages by kind; gold, relevant, distracting, hard and random are disjoint.
+    """One question and its passages by the disjoint kinds gold, relevant, distracting, hard and random.
 
     Attributes:
-        question, answers: those of the example.
+        question, answers: of the example.
         id: key of the question: its id, or its text if it has no id.
         retrieved: the retriever's passages, best first, without repeats.
         kinds: kind of each retrieved passage.
@@ -53,7 +53,7 @@ class Materials:
 
 @checked
 def by_title(passages: Iterable[Passage]) -> dict[str, list[Passage]]:
-    """Return passages by title; those without a title are left out."""
+    """Return passages by title, without untitled ones."""
     titles: defaultdict[str, list[Passage]] = defaultdict(list)
     for passage in passages:
         if title := same_text(passage)[0]:
@@ -131,7 +131,7 @@ def gather(
 
 
 def _without_repeats(example: Example) -> tuple[list[Passage], list[Kind]]:
-    """Return retrieved passages and their kinds; of equal passages the first stays, and is gold if any of them is."""
+    """Return retrieved passages and their kinds, keeping the first of equal ones, gold if any of them is."""
     expect(bool(example.passages), f"gather: passages of {question_key(example)!r}", "at least one", example.passages)
     places: dict[tuple[str, str], int] = {}
     passages: list[Passage] = []

@@ -1,4 +1,4 @@
-"""Figures of a noise study, from tables or results; they need matplotlib (extra `plot`)."""
+"""Draw figures of a noise study from tables or results, with matplotlib (extra `plot`)."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def accuracy_row(spec: LayoutSpec, reader: str = "") -> dict[str, Any]:
 
 
 def draw_accuracy(rows: Rows) -> Figure:
-    """Draw one panel per kind and reader, with one line and interval per position; only gold is the point at 0.
+    """Draw one panel per kind and reader, with one line and interval per position, and only gold as the point at 0.
 
     The dotted line is the closed book.
 
@@ -106,13 +106,13 @@ def plot_heat_map(
     Args:
         shares: for each layout float64 [layers, passages], as `AnswerAttention.share` or `mean_share`.
         kinds: for each layout the kinds of its passages, in reading order.
-        path: as for `plot_accuracy`.
+        path: same as `plot_accuracy`.
 
     Raises:
         InputError: if there is no layout, or a layout's numbers of kinds and passages differ.
         MissingExtraError: if matplotlib is not installed.
     """
-    expect(shares.keys() <= kinds.keys(), "kinds", f"those of the layouts {sorted(shares)}", sorted(kinds))
+    expect(shares.keys() <= kinds.keys(), "kinds", f"layouts among {sorted(shares)}", sorted(kinds))
     flat = [name for name, share in shares.items() if share.ndim != 2]
     expect(not flat, "shares", "arrays [layers, passages]", flat)
     fitting = all(share.shape[1] == len(kinds[name]) for name, share in shares.items())
@@ -156,7 +156,7 @@ def plot_entropy(
 
     Args:
         attentions: for each layout the attention of several answers.
-        path: as for `plot_accuracy`.
+        path: same as `plot_accuracy`.
 
     Raises:
         InputError: if there is no layout, or a layout has no answers.

@@ -63,7 +63,7 @@ class NoiseTemplate(PromptTexts):
         expect(self.no_answer in self.instruction, "NoiseTemplate.instruction", named, self.instruction)
 
     def pieces(self, question: str, passages: Sequence[Passage]) -> list[str]:
-        """Return the prompt's pieces; those of the documents are ``[2 : 2 + len(passages)]``."""
+        """Return the prompt's pieces, with the documents at ``[2 : 2 + len(passages)]``."""
         last = self.question.format(question=question.strip())
         if not passages:
             return [self.closed_book, last]
@@ -103,7 +103,7 @@ class ContextBudget:
 
     @property
     def tokens(self) -> int | None:
-        """Maximum length of a prompt; None if there is no limit. The last token of a reply is never read."""
+        """Maximum length of a prompt, or None if there is no limit. The last token of a reply is never read."""
         context = getattr(self.reader, "max_length", None) if self.context is None else self.context
         return None if context is None else context - self.max_new_tokens + 1
 
@@ -116,5 +116,5 @@ class ContextBudget:
         return self.tokens is None or len(prompt) <= self.tokens
 
     def fits(self, question: str) -> Fits | None:
-        """Return `layout`'s test whether a prompt of some passages leaves room for a reply; None without a limit."""
+        """Return `layout`'s test whether a prompt of some passages leaves room for a reply, or None without a limit."""
         return None if self.tokens is None else lambda passages: self.holds(self.prompt(question, passages))

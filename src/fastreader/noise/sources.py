@@ -1,7 +1,7 @@
 """Sources of random passages: a pool of passages, or random words.
 
 A source draws for one question at a time. The draw depends only on the seed and the question's key, and the
-first passages of a longer draw are those of a shorter one, so that layouts with more of them share their prefix.
+first passages of a longer draw are the same as in a shorter one, so that layouts with more of them share their prefix.
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ class NoiseSummary:
 def baseline_of(layout: str) -> str | None:
     """Return the baseline of a layout, as in the paper: "gold", or only its retrieved passages.
 
-    A baseline itself has None, and so has the closed book, which is a condition of its own.
+    A baseline itself has None, and so has the closed book, which is a separate condition.
     """
     spec = LayoutSpec.parse(layout)
     if not spec.noise:
@@ -88,7 +88,7 @@ def summarise(
     resamples: int = 2000,
     seed: int = 0,
 ) -> NoiseSummary:
-    """Compute accuracies with intervals, and compare every layout with its baseline; see `statistics.compare`.
+    """Compute accuracies with intervals, and compare every layout with its baseline by `statistics.compare`.
 
     Questions that share a gold passage form a cluster. Contrasts whose baseline was not run are omitted.
 

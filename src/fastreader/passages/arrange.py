@@ -1,4 +1,4 @@
-"""arrange: the best passages where a reader's position bias is largest, by any scores; no reader runs."""
+"""Arrange passages by any scores, the best where a reader's position bias is largest, without running the reader."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class Arranger:
             require(not why, f"biases: the one for N = {bias.num_passages} cannot place scores: {why}")
             first = first or bias
             same = (first.reader.get("name"), first.template) == (bias.reader.get("name"), bias.template)
-            require(same, "biases: expected those of one reader and template")
+            require(same, "biases: expected one reader and template")
             expect(bias.num_passages not in found, "biases", "one for each N", bias.num_passages)
             found[bias.num_passages] = bias.bias
         expect(first is not None, "biases", "at least one calibration", found)
@@ -93,7 +93,7 @@ class Arranger:
 
     @classmethod
     def for_reader(cls, reader: ReaderProtocol | str, template: Template | None = None) -> Arranger:
-        """Return the arranger of the calibrations at hand, shipped or cached; those without a usable bias are left out.
+        """Return the arranger of the shipped and cached calibrations with a usable bias.
 
         Args:
             reader: a reader, or the name of one.
@@ -181,7 +181,7 @@ def arrange(
     Args:
         passages: texts, `Passage`s, mappings or documents of other libraries; they are returned as they are.
         bias: an `Arranger`; a calibration, which serves any number of passages by interpolation; the file of either; a
-            reader, or the name of one whose calibrations are at hand.
+            reader, or the name of one that has calibrations.
         scores: one for each passage, larger is better. None takes the passages' own scores if all have one, and else
             their order, best first.
 
@@ -210,20 +210,20 @@ def _arranger(bias: Any) -> Arranger:
 
 @lru_cache(maxsize=64)
 def _at_hand(name: str, revision: str, template: str, _stamp: tuple[tuple[str, int, int], ...]) -> Arranger:
-    """Return the arranger of the calibrations at hand, looked up again once a file has come, changed or gone."""
+    """Return the arranger of the available calibrations, looked up again once a file has come, changed or gone."""
     about = {"name": name, **({"revision": revision} if revision else {})}
     found = [find(about, template, n) for n in range(2, MOST_CALIBRATED + 1)]
     usable = [bias for bias, _ in filter(None, found) if not _why_not(bias)]
     require(
         bool(usable),
-        f"reader: no calibration of {name!r} with this template is at hand that can place passages; "
+        f"reader: no calibration of {name!r} with this template can place passages; "
         "measure one with `fastreader calibrate`",
     )
     return Arranger.of(usable)
 
 
 def _own_scores(items: Sequence[Any]) -> list[float]:
-    """Return the passages' scores; without any, numbers that fall with the place."""
+    """Return the passages' scores, or without any, numbers that fall with the place."""
     known = [as_passage(item, name=f"passages[{i}]").score for i, item in enumerate(items)]
     given = [score for score in known if score is not None]
     expect(len(given) in (0, len(items)), "passages", "a score for each or for none", f"{len(given)} of {len(items)}")
@@ -231,7 +231,7 @@ def _own_scores(items: Sequence[Any]) -> list[float]:
 
 
 def _why_not(bias: PositionBias) -> str:
-    """Return why a calibration cannot place scores that were not measured with it; empty if it can."""
+    """Return why a calibration cannot place scores that were not measured with it, or "" if it can."""
     if bias.length != bias.num_passages or bias.num_passages < 2:
         return "it is not of whole orderings"
     if bias.flat:

@@ -143,11 +143,11 @@ class PermutationScores(SavedRecord):
 
     @property
     def best(self) -> str | None:
-        """The candidate with the largest consensus; None when no candidates were scored."""
+        """The candidate with the largest consensus, or None if no candidates were scored."""
         return self.candidates[int(self.consensus().argmax())] if self.candidates else None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all attributes as JSON values, the id first; `from_dict` rebuilds them exactly."""
+        """Return all attributes as JSON values, the id first, for `from_dict` to rebuild exactly."""
         return {"id": self.id, **super().to_dict()}
 
     def to_pandas(self) -> Any:

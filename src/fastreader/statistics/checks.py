@@ -1,4 +1,4 @@
-"""Argument checks of the statistics; each returns arrays, or raises InputError naming the argument."""
+"""Check arguments of the statistics and return them as arrays."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def binary_pair(a: Any, b: Any) -> tuple[BoolArray, BoolArray]:
 
 
 def cluster_index(clusters: Sequence[Any] | npt.NDArray[Any] | None, n: int) -> npt.NDArray[np.int64]:
-    """Return n labels as numbers 0..G-1 in order of appearance, int64 [n]; without labels 0..n-1."""
+    """Return n labels as numbers 0..G-1 in order of appearance, int64 [n], or 0..n-1 without labels."""
     if clusters is None:
         return np.arange(n)
     expect(len(clusters) == n, "clusters", f"one label for each of {n} values", len(clusters))

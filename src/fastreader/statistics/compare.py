@@ -104,7 +104,7 @@ def compare(
         clusters: for each question the label of its cluster, such as its gold passage; a question without a label is
             its own cluster.
         primary: the condition whose contrast was stated beforehand; it is not corrected, and the correction of the
-            others does not count it. Several primary conditions are a family of their own.
+            others does not count it. Several primary conditions are a separate family.
         confidence_level, resamples, seed: as in `bootstrap`.
 
     Raises:

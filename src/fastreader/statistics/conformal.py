@@ -48,7 +48,7 @@ class ConformalSets(Record):
         """Return the threshold from calibration questions, which must not have been used to fit the probabilities.
 
         Args:
-            probabilities: for each question those of its K candidates, in [0, 1]; K may differ.
+            probabilities: for each question K candidates' probabilities, in [0, 1]; K may differ.
             right: for each question the index of the right candidate; None if no candidate is right.
             confidence_level: coverage of the sets, between 0 and 1.
 
@@ -89,7 +89,7 @@ class ConformalSets(Record):
 
 @checked
 def coverage(sets: Sequence[Sequence[int]], right: Sequence[int | None]) -> float:
-    """Return the share of questions whose set holds the right candidate; None, for no candidate, is in no set.
+    """Return the share of questions whose set holds the right candidate, which None never is.
 
     Raises:
         InputError: if there is no question, or the lengths differ.

@@ -56,7 +56,7 @@ def bootstrap(
     """Return the mean with its percentile bootstrap interval (Efron 1979).
 
     With clusters each resample draws whole clusters, as many as there are, and its mean is over the drawn values: the
-    sum of the clusters' sums over the sum of their sizes. Use clusters if values depend on each other, such as those of
+    sum of the clusters' sums over the sum of their sizes. Use clusters if values depend on each other, such as for
     questions that share a gold passage.
 
     Args:

@@ -87,8 +87,8 @@ def auroc(
     without a wrong answer are left out.
 
     Args:
-        confidence, right: as for `risk_coverage`; `right` may be any label of 0 and 1.
-        clusters, confidence_level, resamples, seed: as for `bootstrap`.
+        confidence, right: same as `risk_coverage`; `right` may be any label of 0 and 1.
+        clusters, confidence_level, resamples, seed: same as `bootstrap`.
 
     Raises:
         InputError: as `risk_coverage`; or if all outcomes are equal.

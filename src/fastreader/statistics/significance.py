@@ -53,7 +53,7 @@ def sign_flip(a: Values, b: Values, *, clusters: Labels | None = None, resamples
 
     Without an effect each cluster's sum of differences is as likely to be its negative. p is the share of all sign
     assignments whose total is at least as far from 0 as the observed total. On right and wrong answers, with every pair
-    a cluster of its own, this is the exact p of McNemar's test. If questions share a gold passage, McNemar's and
+    as its own cluster, this is the exact p of McNemar's test. If questions share a gold passage, McNemar's and
     Wilcoxon's tests take them for independent; this test does not.
 
     Args:

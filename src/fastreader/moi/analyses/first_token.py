@@ -75,7 +75,7 @@ def first_token_distances(
 
 @checked
 def partition_means(distances: FloatArray, permutations: Sequence[Sequence[int]]) -> tuple[float, float]:
-    """Return the mean distances of orders (with the same first passage, with different ones); nan if no pair has them.
+    """Return the mean distances of orders (with the same first passage, with different ones), nan if no pair has them.
 
     MoI's figure 7 finds the first smaller, and therefore takes one order for each first passage.
 

@@ -68,7 +68,7 @@ def polarity(
         reader: reads.
         examples: Q questions with passages and right answers.
         orders: for each method its order of each question's passages.
-        options: as for `moi.outcomes.outcomes` (`template`, `write`, `max_new_tokens`, ...).
+        options: same as `moi.outcomes.outcomes` (`template`, `write`, `max_new_tokens`, ...).
 
     Raises:
         InputError: if a method lacks an order for some question.
@@ -100,7 +100,7 @@ class GoldRanks:
 
     @property
     def mrr(self) -> float:
-        """Mean reciprocal rank of the gold passage in reading order; 0 for a question without it."""
+        """Mean reciprocal rank of the gold passage in reading order, 0 for a question without it."""
         return float(np.mean([0.0 if p is None else 1 / (p + 1) for p in self.places]))
 
     @property
@@ -164,7 +164,7 @@ def gold_places(reader: ScoringReader, examples: Sequence[Example], **options: A
     Args:
         reader: reads.
         examples: with equal numbers of passages, right answers and a gold passage (`is_gold`, else `has_answer`).
-        options: as for `moi.outcomes.outcomes` (`template`, `write`, `max_new_tokens`, ...).
+        options: same as `moi.outcomes.outcomes` (`template`, `write`, `max_new_tokens`, ...).
 
     Raises:
         InputError: if there is no example, or one has another number of passages or no gold passage.

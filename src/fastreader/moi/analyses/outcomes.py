@@ -51,7 +51,7 @@ def outcomes(
     stop: Sequence[str] = ("\n",),
     max_batch_tokens: int | None = None,
 ) -> tuple[list[Outcome], TreeStats]:
-    """Read the passages in every order; repeated orders are read once.
+    """Read the passages in every order, and repeated orders once.
 
     All right answers after all orders are scored in one packed pass, all answers are generated in one call.
 

@@ -63,7 +63,7 @@ class Method:
         name: its name.
         function: the function it calls.
         settings: names of the keyword arguments that it takes.
-        needs: its requirements: "reader", "generate" (a reader that writes), "bias", "scores" (the retriever's),
+        needs: its requirements: "reader", "generate" (a reader that generates), "bias", "scores" (the retriever's),
             "gold" (annotations), "model" (a cross-encoder's name).
     """
 
@@ -73,7 +73,7 @@ class Method:
     needs: frozenset[str]
 
     def __call__(self, reader: Any, question: str, passages: Sequence[Passage], **settings: Any) -> Ordering:
-        """Run it with those of `settings` (bias, seed, template, model, ...) that it takes, ignoring the others.
+        """Run it with the `settings` (bias, seed, template, model, ...) that it takes, ignoring the others.
 
         Raises:
             InputError: if a requirement is missing.
@@ -85,7 +85,7 @@ class Method:
 
 
 def _method(name: str, function: Callable[..., Ordering], needs: str = "") -> Method:
-    parameters = inspect.signature(function).parameters.values()  # those of the function that `placed` wraps
+    parameters = inspect.signature(function).parameters.values()  # of the function that `placed` wraps
     taken = {p.name for p in parameters if p.kind is p.KEYWORD_ONLY}
     if any(p.kind is p.VAR_KEYWORD for p in parameters):
         taken |= {"template", "max_batch_tokens"}

@@ -28,7 +28,7 @@ def preferences(rankings: Sequence[Sequence[int]], n: int) -> FloatArray:
 
 
 def borda(rankings: Sequence[Sequence[int]], n: int) -> FloatArray:
-    """Return the mean number of items ranked behind each item; an unordered pair counts half: float64 [n]."""
+    """Return the mean number of items ranked behind each item, float64 [n], an unordered pair counting half."""
     votes = preferences(rankings, n)
     ties = len(rankings) - votes - votes.T
     np.fill_diagonal(ties, 0.0)
@@ -37,7 +37,7 @@ def borda(rankings: Sequence[Sequence[int]], n: int) -> FloatArray:
 
 
 def kemeny(rankings: Sequence[Sequence[int]], n: int) -> list[int]:
-    """Return the order with the fewest pairwise disagreements with the rankings (Kemeny 1959); exact.
+    """Return the exact order with the fewest pairwise disagreements with the rankings (Kemeny 1959).
 
     Solved as an integer programme (SciPy's HiGHS) over x_ij = "i before j" without cycles of three. Among optimal
     orders the one nearest to 0, 1, ..., n-1 is taken.

@@ -33,7 +33,7 @@ def qg(reader: ScoringReader, question: str, passages: Sequence[Passage], **opti
 
 @checked
 def bayes_saliency(reader: ScoringReader, question: str, passages: Sequence[Passage], **options: Any) -> Ordering:
-    """Score by ``u_p = log P(q | p) + log P(p)`` in nats (MoI, equation 1; Merth et al. 2024).
+    """Score by ``u_p = log P(q | p) + log P(p)`` in nats (MoI, equation 1, by Merth et al. 2024).
 
     P(p) is the passage's likelihood after the prompt's header, a sum over its tokens: a short passage is likelier.
     """
@@ -48,7 +48,7 @@ def long_llm_lingua(reader: ScoringReader, question: str, passages: Sequence[Pas
 
     Larger is taken as better, as for all scores, although the formula may not mean that: x log x is 0 both at x = 1
     and at x = 0, with its minimum at x = 1/e. A question whose tokens are almost impossible after a passage therefore
-    scores as high as one whose tokens are certain, and below 1/e, where most question tokens lie, the score falls as
+    scores as high as one whose tokens are certain, and below 1/e, where most question tokens are, the score falls as
     their probability rises.
     """
     scores = _alone(reader, question, passages, **options)
@@ -82,7 +82,7 @@ def _alone(
 
 @checked
 def cross_encoder(reader: Any, question: str, passages: Sequence[Passage], *, model: Any, batch: int = 32) -> Ordering:
-    """Score by a cross-encoder's relevance (sentence-transformers; the extra "cross-encoder").
+    """Score by a cross-encoder's relevance (sentence-transformers, the extra "cross-encoder").
 
     Args:
         model: a name or folder for sentence-transformers' ``CrossEncoder``, which stays loaded, or such an object.

@@ -45,7 +45,7 @@ def permutation_self_consistency(
         count: number of shuffles, all distinct; at most N!.
         aggregate: "kemeny" (the paper's, exact) or "borda".
         seed: seed of the shuffles.
-        prompt, max_new_tokens: as for `rank_lists`.
+        prompt, max_new_tokens: same as `rank_lists`.
 
     Raises:
         InputError: if `aggregate` is something else or `count` < 1.
@@ -69,7 +69,7 @@ class ConsistencyVote(Record):
     """The most frequent answer over several orders of the passages.
 
     Attributes:
-        answer: as it was first written; "" if every answer is empty in normal form.
+        answer: as it was first generated; "" if every answer is empty in normal form.
         share: share of the orders whose answer equals it in normal form.
         answers: the answer after each order.
         orders: the orders.
@@ -99,11 +99,11 @@ def self_consistency(
     """Answer greedily after `count` random orders of the passages, all in one call, and take the majority.
 
     Args:
-        reader: writes the answers; may be a session (`Reader.session`).
+        reader: generates the answers; may be a session (`Reader.session`).
         count: number of orders, all distinct; MoI takes 30; at most N!.
         seed: seed of the orders.
         template: texts of the prompt.
-        max_new_tokens, stop, options: as for `Reader.generate`.
+        max_new_tokens, stop, options: same as `Reader.generate`.
     """
     from fastreader.scoring.reading import reading_prompts
 
@@ -116,7 +116,7 @@ def self_consistency(
 
 
 def majority(answers: Sequence[str]) -> tuple[str, float]:
-    """Return (the most frequent answer, its share), counted in SQuAD's normal form; the first of a tie wins.
+    """Return (the most frequent answer, its share), counted in SQuAD's normal form, the first of a tie.
 
     Answers of empty normal form are no answers: they count for the share's denominator only.
     """

@@ -22,7 +22,7 @@ def retriever(reader: Any, question: str, passages: Sequence[Passage]) -> Orderi
 
 @checked
 def random(reader: Any, question: str, passages: Sequence[Passage], *, seed: int = 0) -> Ordering:
-    """Draw one order uniformly; a seed gives all questions of equal N the same order."""
+    """Draw one order uniformly, the same for all questions of equal N and seed."""
     order = random_generator(seed).permutation(check_passages(passages))
     return Ordering(order.tolist(), "random", details={"seed": seed})
 

@@ -1,4 +1,4 @@
-"""Listwise re-ranking as in RankGPT (Sun et al. 2023): the model writes the permutation."""
+"""Listwise re-ranking as in RankGPT (Sun et al. 2023): the model generates the permutation."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def listwise(
     Args:
         window: number of passages in one request, at least 2.
         step: number of places a window moves, at most `window`; below it, the best passages move along.
-        prompt, max_new_tokens: as for `rank_lists`.
+        prompt, max_new_tokens: same as `rank_lists`.
 
     Raises:
         InputError: if `window` < 2, or `step` is outside 1..window.

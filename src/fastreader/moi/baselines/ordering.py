@@ -57,7 +57,7 @@ class Ordering:
 def by_score(
     name: str, scores: npt.ArrayLike, stats: TreeStats = NOTHING_READ, details: Mapping[str, Any] | None = None
 ) -> Ordering:
-    """Order by falling score; ties keep the retriever's order."""
+    """Order by falling score, and ties as the retriever did."""
     values = np.asarray(scores, dtype=np.float64)
     return Ordering(descending(values).tolist(), name, values, stats, dict(details or {}))
 

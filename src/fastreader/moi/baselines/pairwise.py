@@ -52,7 +52,7 @@ def pairwise(
     aggregate: str = "wins",
     max_batch_tokens: int | None = None,
 ) -> Ordering:
-    """Compare every passage with every other, in both orders; all N(N-1) prompts run in one pass.
+    """Compare every passage with every other, in both orders, with all N(N-1) prompts in one pass.
 
     A comparison is the log-likelihood of the first label less that of the second. "wins": a passage gets 1 for each
     pair that it wins in both orders and 1/2 for each pair whose orders disagree (the paper's rule). "margin": half the

@@ -57,7 +57,7 @@ def outside_bias(bias: PositionBias, passages: int) -> FloatArray:
 
 
 def check_own(bias: PositionBias, reader: Any) -> None:
-    """Check that a bias was measured on `reader`; None accepts any."""
+    """Check that a bias was measured on `reader`, unless that is None."""
     wrong = differing("bias", bias.reader, "", "reader", {} if reader is None else reader.describe(), "")
     require(not wrong, f"bias: measured on another reader: {'; '.join(wrong)}")
 

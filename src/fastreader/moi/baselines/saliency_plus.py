@@ -27,12 +27,11 @@ def bayes_saliency_plus(
     template: Template | None = None,
     max_batch_tokens: int | None = None,
 ) -> Ordering:
-    """Pick greedily the passage of the largest ``P(q | p_1..p_k; p) P(p | p_1..p_k)`` at each step.
+    """Pick greedily the passage of the largest ``P(q | p_1..p_k, p) P(p | p_1..p_k)`` at each step.
 
     MoI prints p_N in the last factor; here it is p_k, the last passage picked so far. Each step scores all remaining
     passages in one pass; there are N - 1 steps, since the last passage is no choice. A reader with sessions
-    (`Reader.session`) reads the picked passages once, others read them in each step. A session opens another session
-    beside itself.
+    (`Reader.session`) reads the picked passages once, others read them in each step. A session opens another session.
 
     Returns:
         The order of picking. It has no `scores`, since values of different steps do not compare; `details` has the

@@ -178,7 +178,7 @@ _MUST_AGREE: dict[str, Any] = {
 
 
 def _effects_of(contrast: Probe | npt.ArrayLike | None, first: Observations) -> FloatArray | None:
-    """Return the nats by place of a known passage, float64 [Q', L]; None without a contrast."""
+    """Return the nats by place of a known passage, float64 [Q', L], or None without a contrast."""
     if contrast is None:
         return None
     effects = (

@@ -66,7 +66,7 @@ def calibrate_reader(
 ) -> PositionBias:
     """Measure the position bias of a reader without labels, from as few questions as settle it.
 
-    Each question is scored under the N orderings of a Latin square of its own, and after each passage alone. At 20
+    Each question is scored under the N orderings of a separate Latin square, and after each passage alone. At 20
     questions, and whenever a quarter more are scored, `calibrate` fits them. The bias is settled if query likelihoods
     explain the scores by place beyond chance (p < 1e-4, which also decides the sign), the fitted bias agrees, and the
     best place is the best, or nearly, with a probability of 0.95. Otherwise scoring continues.
@@ -123,14 +123,14 @@ def calibration_cost(
     seed: int = 0,
     max_batch_tokens: int | None = None,
 ) -> CalibrationCost:
-    """Return what `calibrate_reader` with these arguments would cost, without running it; its errors are the same."""
+    """Return the cost of `calibrate_reader` with these arguments, with the same errors, without running it."""
     chosen, n = _chosen(questions, num_passages, most)
     tokens = [_job(reader, e, q, template, seed, max_batch_tokens).stats.computed_tokens for q, e in enumerate(chosen)]
     return CalibrationCost(len(chosen), n * len(chosen), sum(tokens[:LEAST]), sum(tokens))
 
 
 def _chosen(questions: Iterable[Example], num_passages: int | None, most: int) -> tuple[list[Example], int]:
-    """Return the questions to score, each with N passages and an id of its own, and N."""
+    """Return the questions to score, each with N passages and its own id, and N."""
     check_int("num_passages", num_passages, 3, optional=True)
     check_int("most", most, LEAST)
     given = list(keyed(questions))
@@ -190,7 +190,7 @@ class _ScoreRows:
     def scored(
         self, reader: ScoringReader, chosen: Sequence[Example], template: Template | None, seed: int, budget: int | None
     ) -> Iterator[Observations]:
-        """Yield the scores in the questions' order; those that the file lacks are made, some together, and added."""
+        """Yield the scores in the questions' order, making and adding the missing ones in batches."""
         from fastreader.scoring.passes import score_jobs
 
         for start in range(0, len(chosen), _TOGETHER):

@@ -56,7 +56,7 @@ class Pool:
         return f"Pool({'; '.join(parts) or 'empty'})"
 
     def add(self, observed: Observations) -> None:
-        """Add a question's scores; the same question again, and those beyond `most`, change nothing.
+        """Add a question's scores, unless the pool has the question or is full.
 
         Raises:
             InputError: if the scores are not of whole orderings of at least 3 passages with query likelihoods.
@@ -73,7 +73,7 @@ class Pool:
                 kept.last = look(kept.observed)
 
     def bias(self, reader: Mapping[str, str], template: str, passages: int) -> PositionBias | None:
-        """Return the settled bias of a reader (as `Reader.describe` returns it), template digest and N; else None."""
+        """Return the settled bias of a reader (as `Reader.describe` returns it), template digest and N, or None."""
         with self._lock:
             kept = self._kept.get(_key(reader, template, passages))
             return kept.last.bias if kept is not None and kept.last is not None and kept.last.settled else None
@@ -95,7 +95,7 @@ class Pool:
         ]
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the scores as a JSON file, whole or not at all; it holds numbers and no text of a question."""
+        """Write the scores as a JSON file, atomically and without any text of a question."""
         check_output("path", path)
         with self._lock:
             rows = [

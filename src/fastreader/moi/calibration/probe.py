@@ -1,4 +1,4 @@
-"""probe: move a passage known to be right through the places; and the marks of right passages and answers."""
+"""Move a passage known to be right through the places, and find the marks of right passages and answers."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ class Probe(SavedRecord):
 
     @property
     def standard_error(self) -> FloatArray:
-        """Standard error of `mean` over the questions: float64 [N], nats; needs at least two questions."""
+        """Standard error of `mean` over at least two questions: float64 [N], nats."""
         expect(len(self.effects) > 1, "Probe.standard_error", "at least 2 questions", len(self.effects))
         return np.asarray(self.effects.std(axis=0, ddof=1) / np.sqrt(len(self.effects)), dtype=np.float64)
 
 
 @checked
 def gold_of(passages: Sequence[Passage], marks: Sequence[str] = MARKS) -> int | None:
-    """Return the index of the first passage with the first of `marks` that any passage has; None if none has one."""
+    """Return the index of the first passage with the first of `marks` that any passage has, or None."""
     for mark in marks:
         check_choice("marks", mark, MARKS)
     return next((p for mark in marks for p, passage in enumerate(passages) if getattr(passage, mark)), None)

@@ -15,7 +15,7 @@ from fastreader.moi.solve.evidence import ModelEvidence, evidence
 from fastreader.moi.solve.likelihood import pool
 
 LEAST = 20  # questions before the first look
-CHANCE = 1e-4  # accepted chance of taking no bias for one, at each look
+CHANCE = 1e-4  # significance level of each interim look: the chance of reporting a bias without one
 SURE = 0.95  # wanted probability that the best place is the best, or nearly
 NEARLY = 0.1  # of the distance between best and worst place: places nearer to the best count as the best
 _AGREES = 0.8  # least share of the evidence that the fitted bias explains
@@ -74,7 +74,7 @@ def look(observed: Sequence[Observations], seed: int = 0) -> Look:
 
 
 def undecidable(observed: Sequence[Observations], seed: int = 0) -> PositionBias:
-    """Return the calibration of scores that settle nothing; `reason` says what is open, `flat` if no bias shows."""
+    """Return the calibration of scores that settle nothing, with the `reason`, `flat` if no bias shows."""
     last = look(observed, seed)
     if last.bias is not None:
         return last.bias

@@ -1,4 +1,4 @@
-"""Calibrations at hand: those shipped with the package, and those kept in the cache folder."""
+"""Find calibrations: shipped with the package, or kept in the cache folder."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def find(
     kind: str = "question",
     per_token: bool = False,
 ) -> tuple[PositionBias, str] | None:
-    """Return the calibration for a use and its source, "cached" or "shipped"; None without one.
+    """Return the calibration for a use and its source, "cached" or "shipped", or None without one.
 
     Args:
         reader: as `Reader.describe` returns it; a calibration belongs to its revision, or to its name without one.
@@ -58,7 +58,7 @@ def find(
 
 
 def _loaded(path: Path) -> tuple[PositionBias, str]:
-    """Return a file's calibration and the name that the file should have; a file is read again once it has changed."""
+    """Return a file's calibration and the name that the file should have, reading changed files again."""
     stat = path.stat()
     return _read(path, stat.st_mtime_ns, stat.st_ino)
 
@@ -70,7 +70,7 @@ def _read(path: Path, _modified: int, _inode: int) -> tuple[PositionBias, str]:
 
 
 def stamp() -> tuple[tuple[str, int, int], ...]:
-    """Return path, time of change and inode of every calibration at hand, to notice new and changed files."""
+    """Return path, time of change and inode of every available calibration, to notice new and changed files."""
     found = []
     for folder in (SHIPPED, cache_dir() / "calibrations"):
         if folder.is_dir():
@@ -97,7 +97,7 @@ def _of(reader: Mapping[str, str]) -> tuple[str, str]:
 
 
 def keep(bias: PositionBias) -> Path:
-    """Save a calibration in the cache folder, where `rerank` finds it; replaces one for the same use."""
+    """Save a calibration in the cache folder, where `rerank` finds it, replacing one for the same use."""
     folder = cache_dir() / "calibrations"
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / file_name_of(bias)
@@ -115,7 +115,7 @@ def file_name_of(bias: PositionBias) -> str:
 def file_name(
     name: str, revision: str, template: str, passages: int, length: int, kind: str, per_token: bool = False
 ) -> str:
-    """Return the file name that identifies a calibration; a reader name that needs escaping gets a digest appended."""
+    """Return the file name that identifies a calibration, with a digest if the reader's name needs escaping."""
     of = f"{_slug(name)}-r{revision}" if revision else _slug(name)
     scored = f"{kind}-per-token" if per_token else kind
     prefix = "" if length == passages else f"-l{length}"

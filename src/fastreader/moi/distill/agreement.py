@@ -22,7 +22,7 @@ _HALF_TOLERANCE = (0.15, 1.5)
 def check_agreement(
     name: str, pair_logprobs: Callable[[PrefixTree], torch.Tensor], original: Any, max_length: int | None
 ) -> None:
-    """Compare a branching tree with one sequence at a time; an untrained adapter changes nothing.
+    """Compare a branching tree with one sequence at a time, which an untrained adapter leaves equal.
 
     Args:
         name: of the student, for messages.

@@ -95,7 +95,7 @@ def compare(
 
 
 def spearman(a: FloatArray, b: FloatArray) -> float:
-    """Return Spearman's rank correlation, ties at their mean rank; 0 if either side ties everything."""
+    """Return Spearman's rank correlation, ties at their mean rank, or 0 if either side ties everything."""
     from scipy.stats import spearmanr
 
     return 0.0 if np.ptp(a) == 0 or np.ptp(b) == 0 else float(spearmanr(a, b).statistic)

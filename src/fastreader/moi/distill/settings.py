@@ -39,7 +39,7 @@ class LoraSettings:
 @checked
 @dataclass(frozen=True)
 class DistillSettings(Record):
-    """Arguments of preference distillation; defaults are MoI's (appendix A) if the paper states them.
+    """Arguments of preference distillation, with MoI's defaults (appendix A) if the paper states them.
 
     Attributes:
         observation: the score of an ordering: "question", log P(question | passages), or "joint", that plus
@@ -49,7 +49,7 @@ class DistillSettings(Record):
         direction: "forward" is KL(teacher || student), "reverse" KL(student || teacher) (not stated).
         learning_rate: peak, of AdamW.
         weight_decay: of AdamW.
-        batch: questions for each optimiser step; each question is a pass of its own.
+        batch: questions for each optimiser step; each question is one pass.
         epochs: passes over the questions.
         warmup_steps: steps in which the learning rate rises linearly from 0.
         schedule: "constant" after that, or "linear" down to 0 at the last step.

@@ -103,7 +103,7 @@ class Student:
         """Load a student.
 
         Args:
-            model: as for `Reader.load`; a (transformers model, tokenizer) pair stays unchanged.
+            model: same as `Reader.load`; a (transformers model, tokenizer) pair stays unchanged.
             device: "auto" uses CUDA if available; a pair stays on its own device.
             dtype: type of the frozen weights and the activations: "auto" as stored, "bfloat16", "float32", ...; for
                 half types the adapter is float32.
@@ -131,7 +131,7 @@ class Student:
         return [p for p in self.peft.parameters() if p.requires_grad]
 
     def train(self, on: bool = True, *, gradient_checkpointing: bool = False) -> None:
-        """Turn the adapter's dropout on or off; the model's own dropout stays off.
+        """Turn the adapter's dropout on or off, while the model's dropout stays off.
 
         Args:
             on: whether the student trains.
@@ -172,7 +172,7 @@ class Student:
             )
         if len({self._regimes.of(length) for length in lengths}) > 1:
             raise ContextOverflowError(
-                f"orderings of up to {longest} tokens lie on both sides of {self._regimes.threshold}, where the rotary "
+                f"orderings of up to {longest} tokens are on both sides of {self._regimes.threshold}, where the rotary "
                 f"embedding of {self.name} changes; one pass cannot hold both"
             )
         tree = PrefixTree.build(sequences)

@@ -235,7 +235,7 @@ class _Run:
 
 
 def _batches(count: int, settings: DistillSettings) -> Iterator[tuple[int, list[int]]]:
-    """Yield (epoch, question indices) of every step; they depend only on the seed."""
+    """Yield (epoch, question indices) of every step, which depend only on the seed."""
     for epoch in range(settings.epochs):
         order = np.random.default_rng([settings.seed, epoch]).permutation(count).tolist()
         for first in range(0, count, settings.batch):

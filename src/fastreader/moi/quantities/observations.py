@@ -83,7 +83,7 @@ class Observations:
 
     @property
     def constant(self) -> bool:
-        """Whether all orderings scored the same, beyond rounding; such scores say nothing about the passages."""
+        """Whether all orderings scored the same but for rounding, which says nothing about the passages."""
         return float(np.ptp(self.values)) <= self.rounding
 
 

@@ -174,7 +174,7 @@ def check_bias(
 def differing(
     ours: str, reader: Mapping[str, str], template: str, theirs: str, other: Mapping[str, str], other_template: str
 ) -> list[str]:
-    """Return the differences in reader and template, both sides named; empty names and digests are not compared.
+    """Return the differences in reader and template, both sides named, unless names and digests are empty.
 
     Readers of one revision are the same, whatever their names. A packaged model has no revision, so a reader of the
     same name with a revision differs from it.

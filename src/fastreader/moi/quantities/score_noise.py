@@ -36,7 +36,7 @@ class Noise:
 
 
 def correlations(share: float, decay: float, length: int) -> FloatArray:
-    """Return r(k) = share (1 - decay^k): float64 [L]; each further place that is shared adds less."""
+    """Return r(k) = share (1 - decay^k), float64 [L], to which each further shared place adds less."""
     return np.asarray(share * (1 - decay ** np.arange(length)), dtype=np.float64)
 
 
@@ -51,7 +51,7 @@ def shared_places(permutations: IntArray) -> IntArray:
 
 
 def covariance(permutations: IntArray, shared: FloatArray | None) -> FloatArray:
-    """Return R of (3), float64 [..., M, M] from orderings [..., M, L]; the identity if `shared` is None."""
+    """Return R of (3), float64 [..., M, M] from orderings [..., M, L], the identity if `shared` is None."""
     rows, length = permutations.shape[-2:]
     identity = np.broadcast_to(np.eye(rows), (*permutations.shape[:-2], rows, rows))
     if shared is None:

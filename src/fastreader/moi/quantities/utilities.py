@@ -67,7 +67,7 @@ class Utilities(Record):
 
     @property
     def std(self) -> FloatArray | None:
-        """Posterior standard deviation of each utility: float64 [N], nats; None for "joint"."""
+        """Posterior standard deviation of each utility: float64 [N], nats, or None for "joint"."""
         if self.covariance is None:
             return None
         return np.sqrt(np.maximum(np.diag(self.covariance), 0.0))
@@ -78,7 +78,7 @@ class Utilities(Record):
         return 0.5 * (1.0 + np.tanh(0.5 * self.utility))
 
     def order(self, kind: str = "matched") -> IntArray:
-        """Return the passage indices in reading order; ties keep the retriever's order.
+        """Return the passage indices in reading order, ties in the retriever's order.
 
         Args:
             kind: "matched" puts the largest utility at the place of the largest bias (see `matched`), which depends

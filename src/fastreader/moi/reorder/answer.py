@@ -38,7 +38,7 @@ class MoiAnswer:
         ranked: the passages in reading order; the reader reads all but the tail.
         reading: the last reading.
         cost: tokens of scoring and of the last reading.
-        note: cautions, those of `ranked` included; empty if there is nothing to report.
+        note: cautions, including `ranked.note`; empty if there is nothing to report.
     """
 
     text: str
@@ -86,7 +86,7 @@ def answer(
         reader: answers.
         question, passages, bias, **options: same as `rerank`.
         scorer: scores the orderings, such as a smaller model; `bias` is then a calibration of the scorer. Matched
-            order uses the calibration at hand of the reader that answers; without one the order is descending, or
+            order uses an available calibration of the reader that answers; without one the order is descending, or
             the retriever's if the scorer has none either, and `note` reports it.
         candidates: answers to choose from, instead of the example's; an empty list generates the answer greedily.
         max_new_tokens: maximum number of tokens to generate.
@@ -127,7 +127,7 @@ def answer(
 def _placed_for(
     reader: ScoringReader, ranked: Ranked, scorer: ScoringReader, own: tuple[PositionBias, str] | None
 ) -> Ranked:
-    """Return the passages that `scorer` ranked, in matched order for the reader that answers; `note` reports how.
+    """Return the passages that `scorer` ranked, in matched order for the reader that answers, with a `note`.
 
     The largest utility goes to the place of the answering reader's largest bias. Utilities and bias then come from
     two measurements, so the signs of both must be decided. Without a usable calibration the order is descending; if
@@ -137,7 +137,7 @@ def _placed_for(
         reader: answers.
         ranked: in matched order of the scorer's bias, or in the retriever's if the scorer has none.
         scorer: gave the utilities.
-        own: the calibration of `reader` at hand, and its source.
+        own: the available calibration of `reader`, and its source.
     """
     about = reader.describe(), scorer.describe()
     if ranked.utilities is None or not differing("", about[0], "", "", about[1], ""):
@@ -161,7 +161,7 @@ def _placed_for(
 
 
 def _unusable(found: tuple[PositionBias, str] | None) -> str:
-    """Return why a calibration cannot place passages; empty if it can."""
+    """Return why a calibration cannot place passages, or "" if it can."""
     if found is None:
         return "no calibration"
     if found[0].flat:

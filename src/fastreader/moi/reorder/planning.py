@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 @checked
 @dataclass(frozen=True)
 class Stopping:
-    """When to stop adding orderings. Each round is a pass of its own, and shares no prefix with earlier ones.
+    """When to stop adding orderings. Each round is one pass, and shares no prefix with earlier ones.
 
     Attributes:
         p_best: stop when the largest `Utilities.p_best` reaches this (a joint solve has none); None disables it.
@@ -63,7 +63,7 @@ class Stopping:
 
 @dataclass(frozen=True, kw_only=True)
 class RerankOptions:
-    """Options of a re-ranking; `rerank` documents each.
+    """Options of a re-ranking, as `rerank` documents them.
 
     Raises:
         InputError: if a value is of another type or out of range.
@@ -89,13 +89,13 @@ class RerankOptions:
 
 @dataclass(frozen=True)
 class Cost:
-    """Tokens of a re-ranking, against those of MoI as printed.
+    """Tokens of a re-ranking, compared with MoI as printed.
 
     Attributes:
         total_tokens: tokens of all texts scored, each read alone.
         computed_tokens: tokens that go through the model.
         full: tokens of 3N whole orderings (all N! if those are fewer) with the question, each read alone.
-        answer: tokens read and written to answer in the order found; 0 without an answer.
+        answer: tokens read and generated to answer in the order found; 0 without an answer.
         passes: number of scoring passes.
         cached_tokens: tokens cached by a session (`Reader.session`); `computed_tokens` leaves them out.
     """
@@ -109,7 +109,7 @@ class Cost:
 
     @property
     def share(self) -> float:
-        """`computed_tokens` over `full`; 0 if there was nothing to score."""
+        """`computed_tokens` over `full`, or 0 if there was nothing to score."""
         return self.computed_tokens / self.full if self.full else 0.0
 
     def to_dict(self) -> dict[str, Any]:
@@ -127,7 +127,7 @@ def full_orderings(pieces: PromptPieces) -> int:
 @checked_methods
 @dataclass(frozen=True, eq=False)
 class RerankPlan:
-    """The scoring that `rerank` would run, and its cost; nothing has run.
+    """The scoring that `rerank` would run, and its cost.
 
     Attributes:
         example: the question with the passages to score.
@@ -165,7 +165,7 @@ def plan(
 ) -> RerankPlan:
     """Return the scoring that `rerank` with these arguments would run, and its cost in tokens.
 
-    Arguments and errors are those of `rerank`. Tokens that a session has cached count as computed.
+    Takes the arguments and raises the errors of `rerank`. Tokens that a session has cached count as computed.
     """
     return plan_example(reader, make_example(question, passages), bias, RerankOptions(**options))
 
@@ -177,7 +177,7 @@ def plan_example(
     options: RerankOptions,
     pieces: PromptPieces | None = None,
 ) -> RerankPlan:
-    """Plan a re-ranking of a checked example; see `plan`.
+    """Plan a re-ranking of a checked example, as `plan` documents.
 
     Args:
         reader, bias, options: same as `rerank`.

@@ -42,7 +42,7 @@ class RankedPassage(Record):
 @checked_methods
 @dataclass(frozen=True, eq=False)
 class Ranked:
-    """Passages in reading order; iterating yields `RankedPassage`s.
+    """Passages in reading order, as an iterable of `RankedPassage`s.
 
     Attributes:
         question: its text.
@@ -105,7 +105,7 @@ class Ranked:
         return [p.index for p in self.passages]
 
     def by_utility(self) -> list[RankedPassage]:
-        """Return the scored passages by falling utility, then the tail; the reading order is no such ranking.
+        """Return the scored passages by falling utility, then the tail, which is not the reading order.
 
         Raises:
             InputError: if the bias's sign is undetermined, since the ranking may then be reversed.
@@ -117,7 +117,7 @@ class Ranked:
         return [at[i] for i in ranked] + self.passages[len(ranked) :]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything as JSON values, except the bias; "pooled" has the scores of a call that fed a pool."""
+        """Return everything except the bias as JSON values, with the scores of a call that fed a pool as "pooled"."""
         o = self.observations
         pooled = {}
         if self.bias is None and o is not None and o.qg is not None:

@@ -101,7 +101,7 @@ def rerank(
 
 
 def rerank_planned(reader: ScoringReader, planned: RerankPlan) -> Ranked:
-    """Run a plan; see `rerank`."""
+    """Run a plan, as `rerank` documents."""
     order = planned.options.order
     example, n = planned.example, len(planned.example.passages)
     tail = list(map(RankedPassage, planned.tail, itertools.count(n)))
@@ -231,7 +231,7 @@ def _joined(first: Observations, more: Observations) -> Observations:
 
 
 def _further(seen: IntArray, n: int, most: int, seed: int) -> Design | None:
-    """Return at most N random orderings that are not in `seen`; None if there are enough."""
+    """Return at most N random orderings that are not in `seen`, or None if there are enough."""
     length = seen.shape[1]
     count = min(n, most - len(seen), math.perm(n, length) - len(seen))
     if count < 1:

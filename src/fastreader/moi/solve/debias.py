@@ -39,7 +39,7 @@ def debias(
         v = beta z + (X^T X + lambda)^-1 X^T (y - beta X z),   covariance sigma^2 (X^T X + lambda)^-1,
 
     times the noise of this question against that of others, if the calibration knows how much it varies: intervals
-    and P(best) are then those of a t distribution. The uncertainty of d is added to first order, times the
+    and P(best) then belong to a t distribution. The uncertainty of d is added to first order, times the
     calibration's inflation. "joint": the paper's problem, bias and utilities from this question alone, see
     `joint.solve`; for whole orderings it cannot tell an order from its reverse, and flags this.
 
@@ -76,7 +76,7 @@ def debias(
 def calibrated(
     observed: Observations, bias: PositionBias, confidence_level: float | None = None, solver: str = "auto"
 ) -> Utilities:
-    """Solve under a bias that was measured on the same as the scores; see `debias`, which checks that it was."""
+    """Solve under a bias measured on the same as the scores, which `debias` has checked."""
     confidence_level = bias.confidence_level if confidence_level is None else confidence_level
     check_number("confidence_level", confidence_level, above=0, below=1)
     n = observed.passages

@@ -6,7 +6,7 @@ The scores of a question are regressed on the query likelihood of the passage at
 
 each question weighted by the inverse variance of its scores. If places do not matter, a question's scores could as
 well belong to its orderings in any other way; under such exchanges ``d^T V d`` is chi^2 with L - 1 degrees of freedom,
-V being the weighted cross products. This holds for orderings that share no beginnings, as those of a Latin square.
+V being the weighted cross products. This holds for orderings that share no prefix, as in a Latin square.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class ModelEvidence:
     chance: float
 
     def share(self, bias: FloatArray) -> float:
-        """Return the share of the evidence that a bias explains, in [-1, 1]; negative if it has the wrong sign."""
+        """Return the share of the evidence that a bias explains, in [-1, 1], negative if it has the wrong sign."""
         length = float(bias @ self.information @ bias)
         if length <= 0 or self.chi2 <= 0:
             return 0.0

@@ -68,7 +68,7 @@ def _are_one(bias: FloatArray, tried: list[tuple[FloatArray, float]], data: Pool
 
 
 def _beyond_chance(gain: float, k: int) -> bool:
-    """Return whether query likelihoods explain the scores beyond chance; `gain` is twice the gain in log-likelihood.
+    """Return whether query likelihoods explain the scores beyond chance, by `gain`, twice the gain in log-likelihood.
 
     Query likelihoods shift the scores' means by ``X z b``, linear in the k weights ``b theta``. If they are worthless,
     the gain is at most chi^2 of k degrees of freedom, the gain of k free weights. If they gain no more, the scores'

@@ -29,7 +29,7 @@ class HeldOut:
 
 
 def held_out(best: FloatArray, data: Pooled, folds: int, rng: np.random.Generator) -> HeldOut:
-    """Fit without a fold of every question's orderings and predict that fold, for each fold in turn."""
+    """Fit without a fold of every question's orderings and predict that fold, for each fold."""
     fold = np.full(data.rows.shape, -1)
     for q, count in enumerate(data.counts.tolist()):
         fold[q, :count] = rng.permutation(count) % min(folds, count)

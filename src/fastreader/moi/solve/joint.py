@@ -36,7 +36,7 @@ def solve(observed: Observations, *, starts: int = 8, seed: int = 0) -> Utilitie
 
     Returns:
         `Utilities` of method "joint": no intervals, since (1) takes the scores as exact; `bias` is a; `rank` and
-        `condition` are those of the Jacobian of the scores in (a, u), whose full rank is L - 1 + N.
+        `condition` belong to the Jacobian of the scores in (a, u), whose full rank is L - 1 + N.
 
     Raises:
         InputError: if `starts` < 1.

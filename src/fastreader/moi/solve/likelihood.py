@@ -32,7 +32,7 @@ _LARGEST = 30.0  # theta and b in units of the scores' and query likelihoods' sp
 
 @dataclass(frozen=True, eq=False)
 class Pooled:
-    """Q questions as padded arrays; rows beyond a question's own, or left out, are masked.
+    """Q questions as padded arrays, with absent and left-out rows masked.
 
     Attributes:
         scores: float64 [Q, M], nats, masked rows 0.
@@ -86,7 +86,7 @@ class Pooled:
 
     @cached_property
     def permutations(self) -> IntArray:
-        """Orderings: int64 [Q, M, L]; masked rows hold no ordering."""
+        """Orderings: int64 [Q, M, L], none in masked rows."""
         order = np.argsort(self.place, axis=2, kind="stable")
         return np.asarray(order[:, :, : self.length], dtype=np.int64)
 

@@ -17,10 +17,10 @@ _ROUNDS = 2
 
 
 def fit_with_noise(best: FloatArray, data: Pooled) -> tuple[FloatArray, Pooled]:
-    """Return the parameters and the data with the likeliest noise, found in turn; noise-free scores keep theirs.
+    """Return the parameters and the data with the likeliest noise, found alternately, unless scores are noise-free.
 
     Args:
-        best: the parameters under plain noise, as for `likelihood.negative_log_likelihood`.
+        best: the parameters under plain noise, as in `likelihood.negative_log_likelihood`.
         data: scores and query likelihoods of unit spread, with plain noise.
     """
     if float(np.exp(best[-1])) < _EXACT:

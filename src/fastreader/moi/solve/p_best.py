@@ -34,7 +34,7 @@ def best(utility: FloatArray, covariance: FloatArray, temperature: float = 1.0, 
 
 
 def tempered(p: FloatArray, temperature: float) -> FloatArray:
-    """Return ``p^(1/T)``, normalised; a p of 0 counts as half a draw unless T is 1."""
+    """Return ``p^(1/T)``, normalised, counting a p of 0 as half a draw unless T is 1."""
     if temperature == 1.0:
         return p
     log = np.log(np.maximum(p, 0.5 / DRAWS)) / temperature

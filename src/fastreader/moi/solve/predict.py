@@ -27,7 +27,7 @@ class Predicted:
 
     @property
     def variance(self) -> FloatArray:
-        """Variance of each: float64 [Q, M]; inf without a finite one (df of 2 or less)."""
+        """Variance of each: float64 [Q, M], inf without a finite one (df of 2 or less)."""
         with np.errstate(divide="ignore", invalid="ignore"):
             wider = np.where(np.isinf(self.df), 1.0, np.where(self.df > 2, self.df / (self.df - 2), np.inf))
         return np.asarray(self.scale**2 * wider[:, None], dtype=np.float64)
@@ -39,7 +39,7 @@ def predict(parameters: FloatArray, data: Pooled, kept: np.ndarray) -> Predicted
     The question's constant is estimated by generalised least squares, and its uncertainty is part of the scale.
 
     Args:
-        parameters: [k + 2], as for `likelihood.negative_log_likelihood`.
+        parameters: [k + 2], as in `likelihood.negative_log_likelihood`.
         data: the questions with all their rows.
         kept: bool [Q, M], at least one in each question.
     """

@@ -20,7 +20,7 @@ SOLVERS = ("auto", "dense", "fft")
 
 @dataclass(frozen=True, eq=False)
 class Ridge:
-    """X of a question's orderings under a bias, and the inverse for its posterior; no score enters it.
+    """X of a question's orderings under a bias, and the inverse for its posterior, without any score.
 
     Attributes:
         place: int64 [M, N], the place of each passage, L for a passage that is not read.
@@ -42,7 +42,7 @@ class Ridge:
 
 
 def solve(permutations: IntArray, bias: PositionBias, solver: str) -> Ridge:
-    """Return X and its inverse; questions with equal orderings under one bias share them.
+    """Return X and its inverse, shared by questions with equal orderings under one bias.
 
     Args:
         permutations: int64 [M, L].
@@ -66,7 +66,7 @@ def _solved(permutations_bytes: bytes, bias: PositionBias, solver: str) -> Ridge
     x = x - x.mean(axis=0) if white is None else white @ x
     found = cyclic.layout(permutations, n) if solver != "dense" else None
     usable = solver != "fft" or found is not None
-    require(usable, f"solver: 'fft' needs the N = {n} orderings of a cyclic design, in turn")
+    require(usable, f"solver: 'fft' needs the N = {n} orderings of a cyclic design, in their order")
     basis = contrasts(n)
     if found is not None:
         g, f = found
@@ -87,7 +87,7 @@ def _solved(permutations_bytes: bytes, bias: PositionBias, solver: str) -> Ridge
 
 
 def _whitener(permutations: IntArray, bias: PositionBias) -> FloatArray | None:
-    """Return what makes noise independent; None if it is, as in rotations, which start with different passages."""
+    """Return what makes noise independent, or None if it is, as in rotations, which start with different passages."""
     if bias.shared is None or len(np.unique(permutations[:, 0])) == len(permutations):
         return None
     return whitener(covariance(permutations, bias.shared), np.ones(len(permutations), dtype=bool))

@@ -12,7 +12,7 @@ LEAST = 8  # number of questions below which neither decides
 
 
 def decisive(questions: int) -> float:
-    """Return the number of standard errors at which evidence decides: Student's t at `WRONG`; inf below `LEAST`.
+    """Return the number of standard errors at which evidence decides, Student's t at `WRONG`, or inf below `LEAST`.
 
     The standard error is estimated from the questions, so few questions need far more than a normal's 3.3.
     """
@@ -31,7 +31,7 @@ def decide(
     """Decide the sign of a fitted bias.
 
     Args:
-        best, samples: fitted parameters, and those of the bootstrap.
+        best, samples: parameters, as fitted and by the bootstrap.
         bias, biases: their biases, of unit norm.
         query: whether query likelihoods determine the bias beyond chance; None without query likelihoods.
         effects: nats by place of a known passage, [Q', L], or None.

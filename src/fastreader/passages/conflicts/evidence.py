@@ -23,7 +23,7 @@ PER_PASSAGE = 2  # candidates proposed from each passage
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
-    """What the reader makes of K candidates and N passages, in nats; attributes as in `Conflicts`."""
+    """Scores of K candidates and N passages in nats, with attributes as in `Conflicts`."""
 
     logprobs: FloatArray
     closed_book: FloatArray
@@ -75,10 +75,10 @@ def gather(
     template: Template,
     max_batch_tokens: int | None,
 ) -> Evidence:
-    """Score every candidate without passages, after each passage alone, and in the passages' text; one packed pass.
+    """Score every candidate without passages, after each passage alone, and in the passages' text, in one packed pass.
 
     Args:
-        reader, example, candidates, template, max_batch_tokens: as for `conflicts`.
+        reader, example, candidates, template, max_batch_tokens: same as `conflicts`.
         tops: for each passage the candidate that it claims, to be replaced by the other passages' claims. None
             replaces every candidate that a passage states by every other, and takes as its claim the one that the
             passage raises most.

@@ -44,8 +44,8 @@ def conflicts(
         reader: a `Reader`, a session of one, or anything `Reader.load` takes.
         question: a question; or an `Example`, which brings its passages and candidates.
         passages: the passages, `Passage` objects or texts.
-        candidates: K answers that differ in SQuAD's normal form, at least two. None takes those of an `Example`, or
-            without any, proposes names, numbers and phrases of the passages by a pass of its own.
+        candidates: K answers that differ in SQuAD's normal form, at least two. None takes an `Example`'s, or if it has
+            none, proposes names, numbers and phrases of the passages in a separate pass.
         template: the prompt's texts.
         max_batch_tokens: maximum number of tokens computed in one pass; None decides by free memory.
 

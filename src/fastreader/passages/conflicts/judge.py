@@ -1,4 +1,4 @@
-"""From the evidence to supports, a consensus and the odd passage; no reader runs."""
+"""Derive supports, a consensus and the odd passage from the evidence, without a reader."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _AGAINST, _CLIP, _SILENT = 0.2, 10.0, -2.0  # weight of the reading, bound of th
 
 @dataclass(frozen=True, eq=False)
 class Verdict:
-    """What the evidence says; attributes as in `Conflicts`."""
+    """Conclusions from the evidence, with attributes as in `Conflicts`."""
 
     supports: list[int | None]
     consensus: int | None

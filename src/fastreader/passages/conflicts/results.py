@@ -25,7 +25,7 @@ class Conflicts(SavedRecord):
         candidates: K texts; empty if none were given and the passages have no span that may be an answer.
         logprobs: float64 [N, K], log P(candidate and its end | passage alone, question).
         closed_book_logprobs: float64 [K], log P(candidate and its end | question).
-        texts: float64 [N, K], log-likelihood of the passage's text with the candidate instead of its own claim, less
+        texts: float64 [N, K], log-likelihood of the passage's text with the candidate instead of its claim, less
             the one with its claim. Above 0 the text fits the candidate better than its own claim. NaN for passages
             that state no candidate, and for candidates that were not tried.
         claims: N indices of the candidate that each passage states; None if it states no candidate.
@@ -77,7 +77,7 @@ class Conflicts(SavedRecord):
 
     @property
     def odd(self) -> int | None:
-        """The index of the passage that contradicts the others; None if no odd score is above 0."""
+        """The index of the passage that contradicts the others, or None if no odd score is above 0."""
         return int(self.odd_scores.argmax()) if self.score > 0 else None
 
     def __repr__(self) -> str:
@@ -90,6 +90,6 @@ class Conflicts(SavedRecord):
         return "\n".join(lines)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all attributes as JSON values, and ratios, score and odd passage; NaN becomes null."""
+        """Return all attributes as JSON values, with ratios, score and odd passage, and null for NaN."""
         found = {"ratios": self.ratios.tolist(), "score": self.score, "odd": self.odd}
         return {"id": self.id, **super().to_dict(), **found}

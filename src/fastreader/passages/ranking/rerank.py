@@ -74,8 +74,8 @@ def rerank(
     passages. The passages of all questions are scored together, in as few passes as memory allows.
 
     Other methods compare the passages of a question with each other. "moi" gives utilities against their mean, in nats,
-    through the same sigmoid. The baselines (`moi.baselines.METHODS`) give scores in units of their own, or an order
-    alone; their relevance is the place, from 1 down to 1/n.
+    through the same sigmoid. The baselines (`moi.baselines.METHODS`) give scores in their own units, or only an order;
+    their relevance is the place, from 1 down to 1/n.
 
     Args:
         reader: a reader, a session of one, or what `Reader.load` takes.
@@ -85,13 +85,13 @@ def rerank(
         method: "query_likelihood", "moi", or a baseline's name.
         top_n: return at most this many passages; None returns all.
         template: the prompt's texts.
-        bias: for "moi" and baselines that place by it: a calibration. "moi" without one takes the largest at hand
+        bias: for "moi" and baselines that place by it: a calibration. "moi" without one takes the largest
             for this reader and template that is for no more passages than there are; the others follow in their order.
         uncalibrated: let "moi" rank by query likelihood if there is no calibration; a `note` then says so.
         seed: of methods that draw.
         on_overflow: "truncate" cuts a passage that does not fit the model's context, and says so in its `note`;
             "error" raises. Baselines always raise.
-        max_batch_tokens: as for `score_permutations`.
+        max_batch_tokens: same as `score_permutations`.
         progress: show a progress bar for several questions; None shows one on a terminal.
         settings: further settings of "moi" (`moi.rerank`) or of the baseline.
 
@@ -131,7 +131,7 @@ def rerank(
 
 
 async def arerank(*arguments: Any, **options: Any) -> Any:
-    """Run `rerank` in a thread, so that the event loop stays free; arguments and results are the same.
+    """Run `rerank` in a thread, so that the event loop stays free.
 
     A task that is cancelled stops waiting; the scoring itself still runs to its end.
     """
@@ -147,7 +147,7 @@ def _opened(reader: Any) -> ScoringReader:
 
 
 def _questions(questions: Sequence[Any], passages: Any, plural: bool = False) -> list[Example]:
-    """Return examples with passages, which may be none or have no text; nothing has run."""
+    """Return examples with passages, of which there may be none, or none with text."""
     lists: list[Any] = [None] * len(questions) if passages is None else list(passages)
     several = "a list of passages for each question, or None for a list of Examples"
     expect(len(lists) == len(questions), "passages", several, f"{len(lists)} for {len(questions)} questions")
@@ -157,7 +157,7 @@ def _questions(questions: Sequence[Any], passages: Any, plural: bool = False) ->
         text = question.question if isinstance(question, Example) else question
         check_text(f"question{at}", text)
         if isinstance(question, Example):
-            expect(given is None, f"passages{at}", "None beside an Example, which has its own", given)
+            expect(given is None, f"passages{at}", "None with an Example, which has its own", given)
             examples.append(replace(question, passages=as_passages(question.passages)))
             continue
         examples.append(Example(text, as_passages(given, name=f"passages{at}")))
@@ -177,7 +177,7 @@ def _readable(example: Example) -> list[int]:
 def _ranking(
     example: Example, found: Iterable[RerankResult], method: str, stats: TreeStats, note: str = ""
 ) -> Reranked:
-    """Return a ranking of results in order; passages without text follow."""
+    """Return a ranking of results in order, followed by the passages without text."""
     results = list(found)
     known = {result.index for result in results}
     for i, passage in enumerate(example.passages):
@@ -243,8 +243,7 @@ def _by_moi(
         require(
             bool(most),
             f"bias: method 'moi' needs a calibration of {reader.name} with this template for 2 to "
-            f"{min(len(kept), max_passages)} passages, and none is at hand; measure one (`fastreader calibrate`), "
-            "or pass uncalibrated=True",
+            f"{min(len(kept), max_passages)} passages; measure one (`fastreader calibrate`), or pass uncalibrated=True",
         )
     given = replace(example, passages=[example.passages[i] for i in kept])
     ranked = moi_rerank(

@@ -24,9 +24,9 @@ class RerankResult(Record):
         index: its place among the passages given, from 0.
         passage: the passage.
         relevance: in [0, 1], larger is better; `rerank` says what it means for each method.
-        value: what it was made of, larger is better, in nats unless the method has a unit of its own; None if the
-            method gave an order alone, or did not look at this passage.
-        note: what there is to know about this passage; empty if nothing.
+        value: the score behind it, larger is better, in nats unless the method has its own unit; None if the method
+            gave only an order, or did not look at this passage.
+        note: a remark on this passage; empty without one.
     """
 
     index: int
@@ -38,7 +38,7 @@ class RerankResult(Record):
 
 @dataclass(frozen=True, eq=False)
 class Reranked:
-    """Passages by falling relevance; iterating, indexing and slicing give `RerankResult`s.
+    """Passages by falling relevance, as a sequence of `RerankResult`s.
 
     Attributes:
         question: its text.

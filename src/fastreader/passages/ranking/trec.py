@@ -16,10 +16,10 @@ from fastreader.passages.ranking.results import Reranked
 
 @checked
 def save_trec_run(rankings: Iterable[Reranked], path: str | os.PathLike[str], *, tag: str = "fastreader") -> None:
-    """Write rankings as a TREC run, lines ``qid Q0 docid rank score tag``, whole or not at all.
+    """Write rankings as a TREC run, lines ``qid Q0 docid rank score tag``, atomically.
 
     A question without an id gets its index as one, and a passage its index among the passages given. Scores are as in
-    `save_examples`: those of the ranking if they strictly descend in 32 bits, else descending integers.
+    `save_examples`: the ranking's if they strictly descend in 32 bits, else descending integers.
 
     Args:
         rankings: as `rerank` returns them for several questions.
@@ -41,7 +41,7 @@ def _examples(rankings: Iterable[Reranked]) -> Iterator[Example]:
         expect(isinstance(ranking, Reranked), f"rankings[{number}]", "a Reranked", ranking)
         names = [result.passage.id or str(result.index) for result in ranking]
         repeated = sorted({name for name in names if names.count(name) > 1})
-        expect(not repeated, f"rankings[{number}]", "passages with ids of their own", ", ".join(repeated))
+        expect(not repeated, f"rankings[{number}]", "passages with different ids", ", ".join(repeated))
         example = ranking.to_example()
         passages = [replace(passage, id=name) for passage, name in zip(example.passages, names, strict=True)]
         yield replace(example, passages=passages)

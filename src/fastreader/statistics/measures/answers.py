@@ -54,7 +54,7 @@ def contained(answer: str, right: Sequence[str]) -> float:
 def rouge_l(answer: str, right: Sequence[str]) -> float:
     """Return ROUGE-L (Lin 2004): the F measure of the longest common subsequence of words, the best over `right`.
 
-    Precision is its length over the words of `answer`, recall over those of a right answer. Words are runs of letters
+    Precision is its length over the words of `answer`, recall over a right answer's words. Words are runs of letters
     and digits in lower case, as in the package rouge-score without its stemmer. Unlike `f1` it counts articles, and
     the order of the words matters.
 

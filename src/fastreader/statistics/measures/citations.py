@@ -16,7 +16,7 @@ _CITATION = re.compile(r"\s*\[\s*(\d{1,6}(?:\s*[,;]\s*\d{1,6})*)\s*\]")
 
 
 def cited(answer: str, passages: int) -> list[int]:
-    """Return the indices, from 0, of the passages that an answer cites, each once; numbers of no passage are left out.
+    """Return the indices, from 0, of the existing passages that an answer cites, each once.
 
     >>> cited("Cairo [2], on the Nile [1; 2] [9].", 3)
     [1, 0]
@@ -36,7 +36,7 @@ def without_citations(answer: str) -> str:
 
 
 def contains(passage: str, answer: str) -> float:
-    """Return 1.0 if a passage contains the answer, both in SQuAD's normal form, the answer's not empty; else 0.0."""
+    """Return 1.0 if a passage contains the answer, both in SQuAD's normal form, the answer's not empty, else 0.0."""
     normal = normalise(answer)
     return float(bool(normal) and normal in normalise(passage))
 
@@ -60,10 +60,10 @@ def citation_recall(answer: str, passages: Sequence[str], supports: Callable[[st
 def citation_precision(
     answer: str, passages: Sequence[str], supports: Callable[[str, str], float] = contains
 ) -> float | None:
-    """Return the mean over the cited passages of whether each alone supports the answer; None if it cites none.
+    """Return the share of the cited passages that support the answer by themselves, or None if it cites none.
 
     Gao et al. (2023) also count a passage that supports the answer only together with others; this does not.
-    Arguments are those of `citation_recall`.
+    Takes the arguments of `citation_recall`.
     """
     check_list("passages", passages)
     own = cited(answer, len(passages))

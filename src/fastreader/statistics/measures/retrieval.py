@@ -34,7 +34,7 @@ class RetrievalMeasures:
 
     @property
     def means(self) -> dict[str, float]:
-        """Mean of each measure over the questions; empty without questions."""
+        """Mean of each measure over the questions, if there are any."""
         return {name: sum(values) / len(values) for name, values in self.per_question.items() if values}
 
     def to_dict(self) -> dict[str, Any]:
@@ -65,7 +65,7 @@ def retrieval_measures(
             flag get 0. Both assume that each question has one relevant passage if none was retrieved, and otherwise
             know only the retrieved ones: recall and the ideal of nDCG are over these.
         qrels: for each question's id the judged documents and their grades, as `load_qrels` reads them. Passages are
-            looked up by id, and the measures are those of trec_eval: graded, over all relevant documents. Questions
+            looked up by id, and the measures agree with trec_eval: graded, over all relevant documents. Questions
             without a relevant document are left out, as in trec_eval.
 
     Raises:
@@ -128,7 +128,7 @@ def _check_ids(index: int, example: Example) -> None:
     seen: set[str | None] = {None}
     for place, passage in enumerate(example.passages):
         name = f"examples[{index}]: passages[{place}]"
-        expect(passage.id not in seen, name, "an id of its own to look up in qrels", passage.id)
+        expect(passage.id not in seen, name, "its own id to look up in qrels", passage.id)
         seen.add(passage.id)
 
 
