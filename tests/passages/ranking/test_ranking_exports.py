@@ -74,7 +74,7 @@ def test_lines_of_a_run(tmp_path):
     ("rankings", "message"),
     [
         ([ranking(id="a b")], "trec: expected a question id without white space and control characters, got 'a b'"),
-        ([ranking(passages=[fr.Passage("x", id="a")] * 3)], r"rankings\[0\]: expected passages with ids of their own"),
+        ([ranking(passages=[fr.Passage("x", id="a")] * 3)], r"rankings\[0\]: expected passages with different ids"),
         (["q"], "rankings"),
     ],
 )

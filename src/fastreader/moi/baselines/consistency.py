@@ -53,7 +53,8 @@ def permutation_self_consistency(
     check_choice("aggregate", aggregate, AGGREGATES)
     n = check_passages(passages)
     drawn = shuffles(n, count, seed)
-    parsed, stats = rank_lists(reader, question, passages, drawn, prompt, max_new_tokens, max_batch_tokens)
+    limits: dict[str, Any] = {"max_new_tokens": max_new_tokens, "max_batch_tokens": max_batch_tokens}
+    parsed, stats = rank_lists(reader, question, passages, drawn, prompt=prompt, **limits)
     rankings = [[order[i] for i in p.named] for order, p in zip(drawn, parsed, strict=True)]
     details = {"shuffles": len(drawn), "named": sum(len(r) for r in rankings), "asked": n * len(drawn)}
     name = "permutation-self-consistency"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -84,6 +84,7 @@ def rank_lists(
     question: str,
     passages: Sequence[Passage],
     orders: Sequence[Sequence[int]],
+    *,
     prompt: ListwisePrompt | None = None,
     max_new_tokens: int | None = None,
     max_batch_tokens: int | None = None,
@@ -125,7 +126,7 @@ def listwise(
 ) -> Ordering:
     """Rank as RankGPT: one request for up to `window` passages, else windows that slide from the end to the start.
 
-    Numbers that the model does not write keep their order behind those it does. `details` counts the numbers that
+    Passages whose numbers the model does not generate follow in their order. `details` counts the numbers that
     it named, repeated or made up.
 
     Args:
@@ -139,12 +140,13 @@ def listwise(
     end = count = check_passages(passages)
     check_int("window", window, 2)
     check_int("step", step, 1, window)
+    limits: dict[str, Any] = {"max_new_tokens": max_new_tokens, "max_batch_tokens": max_batch_tokens}
     order, stats = list(range(count)), NOTHING_READ
     details = {"asked": 0, "named": 0, "repeated": 0, "unknown": 0}
     while count > 1:
         start = max(0, end - int(window))
         part = order[start:end]
-        (parsed,), spent = rank_lists(reader, question, passages, [part], prompt, max_new_tokens, max_batch_tokens)
+        (parsed,), spent = rank_lists(reader, question, passages, [part], prompt=prompt, **limits)
         order[start:end] = [part[i] for i in parsed.complete(len(part))]
         stats = stats + spent
         details["asked"] += len(part)

@@ -99,7 +99,9 @@ def calibrate(
     bias, tau = unit(best, data)
     biases = np.stack([unit(sample, data)[0] for sample in samples])
     evidence = beyond_chance if query else None
-    sign, sign_z, contrast_z, flipped, why = decide(best, samples, bias, biases, evidence, effects, len(observed))
+    sign, sign_z, contrast_z, flipped, why = decide(
+        best, samples, bias, biases, query=evidence, effects=effects, questions=len(observed)
+    )
     turn = -1.0 if flipped else 1.0
     tail = 100 * (1 - confidence_level) / 2
     reasons = []

@@ -40,7 +40,8 @@ def find(
         InputError: if the file for this use holds a calibration for another.
     """
     ours, revision = _of(reader)
-    name = file_name(ours, revision, template, passages, passages if length is None else length, kind, per_token)
+    length = passages if length is None else length
+    name = file_name(ours, revision, template, passages, length, kind, per_token=per_token)
     kept = cache_dir() / "calibrations"
     cached = kept / name
     if revision and not cached.is_file():  # the same weights may have another name
@@ -107,13 +108,13 @@ def keep(bias: PositionBias) -> Path:
 
 def file_name_of(bias: PositionBias) -> str:
     """Return the `file_name` of a calibration."""
-    used = bias.template, bias.num_passages, bias.length, bias.kind, bias.per_token
-    return file_name(*_of(bias.reader), *used)
+    used = bias.template, bias.num_passages, bias.length, bias.kind
+    return file_name(*_of(bias.reader), *used, per_token=bias.per_token)
 
 
 @lru_cache(maxsize=256)
 def file_name(
-    name: str, revision: str, template: str, passages: int, length: int, kind: str, per_token: bool = False
+    name: str, revision: str, template: str, passages: int, length: int, kind: str, *, per_token: bool = False
 ) -> str:
     """Return the file name that identifies a calibration, with a digest if the reader's name needs escaping."""
     of = f"{_slug(name)}-r{revision}" if revision else _slug(name)

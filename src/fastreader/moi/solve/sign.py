@@ -24,6 +24,7 @@ def decide(
     samples: list[FloatArray],
     bias: FloatArray,
     biases: FloatArray,
+    *,
     query: bool | None,
     effects: FloatArray | None,
     questions: int,
