@@ -149,6 +149,8 @@ def test_a_source_may_return_none():
         ([5], r"source\[0\]: expected .*got int"),
         ([{"text": ""}], r"source\[0\]: text"),
         ([{"text": "t", "score": "high"}], r"source\[0\]: score: expected a number or None, got 'high'"),
+        ([{"text": "t", "score": np.ones(2)}], r"source\[0\]: score: expected a number or None, got float64 \[2\]"),
+        ([{"text": "t", "title": 5}], r"source\[0\]: Passage.title: expected text, got 5"),
         ("one text", "source: expected a list of passages, got 'one text'"),
         ({"text": "t"}, "source: expected a list of passages"),
         (Passage("p"), "source: expected a list of passages"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, SupportsFloat
 
-from fastreader.core.checks import check_text, expect, given
+from fastreader.core.checks import check_text, expect, given, located
 from fastreader.data.rows import split_contents
 from fastreader.data.types import Passage
 from fastreader.errors import InputError
@@ -88,12 +88,8 @@ def _made(text: Any, title: Any, id: Any, score: Any, metadata: Any, name: str) 
     extra = {str(key): value for key, value in metadata.items()} if isinstance(metadata, Mapping) else {}
     if title is None and isinstance(extra.get("title"), str):
         title = extra.pop("title")
-    number = isinstance(score, SupportsFloat) and not isinstance(score, bool)
+    number = isinstance(score, SupportsFloat) and not isinstance(score, bool) and not getattr(score, "ndim", 0)
     expect(score is None or number, f"{name}: score", "a number or None", score)
-    return Passage(
-        text,
-        title or "",
-        None if id is None else str(id),
-        None if score is None else float(score),
-        metadata=extra,
-    )
+    id, score = None if id is None else str(id), None if score is None else float(score)
+    with located(name):
+        return Passage(text, title or "", id, score, metadata=extra)
