@@ -9,14 +9,13 @@ import os
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from fastreader.core.checks import require
 from fastreader.errors import InputError
 
 
-class Cache:
+class Cache(contextlib.AbstractContextManager["Cache"]):
     """Keys and JSON values in an SQLite file, on disk when `put` returns. A cache is a context manager.
 
     Every method raises OSError with the file's name if the file is damaged, deleted, locked or full. It is no error of
@@ -73,10 +72,5 @@ class Cache:
         """Close the file."""
         self._db.close()
 
-    def __enter__(self) -> Cache:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from fastreader.reader.programs.checkpoint import Checkpoint
 from fastreader.sure.types import Result, result_from_dict
 
 
-class Store:
+class Store(contextlib.AbstractContextManager["Store"]):
     """A log of results, and in "<path>.cache" the replies to single requests.
 
     A store is a context manager. After a kill, programs that run again take their replies from the cache, so that only
@@ -54,9 +55,6 @@ class Store:
     def finish(self) -> None:
         """Mark the run complete: its replies are no longer needed."""
         self._complete = True
-
-    def __enter__(self) -> Store:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self._log.close()
