@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 MODEL := smollm2-135m
 ENCODER := all-minilm-l6-v2
 GPU_ROWS := benchmarks/results/gpu.jsonl
-# Clients that are too heavy for every run of the tests, in an environment of their own: test-integrations.
+# Integrations that are too heavy for every run of the tests, in a separate environment: test-integrations.
 FRAMEWORKS := build/integrations
 # The C++ kernels alone, without torch, and a program that compares them with plain loops.
 KERNELS := csrc/isa.cpp $(wildcard csrc/kernels_*.cpp) tests/csrc/check_kernels.cpp
@@ -21,17 +21,17 @@ help:
 	@echo "make demo       what the order of passages does to an answer, with the packaged reader"
 	@echo "make test       all tests"
 	@echo "make sanitize   the C++ kernels under AddressSanitizer and UndefinedBehaviorSanitizer (g++)"
-	@echo "make kernels    the C++ kernels of this machine beside plain loops, without torch"
+	@echo "make kernels    the C++ kernels of this machine against plain loops, without torch"
 	@echo "make arm64      the same compiled for arm64, in an emulator (g++-aarch64-linux-gnu, qemu-user)"
-	@echo "make test-integrations   what make test skips: DSPy, PyTerrier, Ray, quantised weights (an environment of its own)"
+	@echo "make test-integrations   what make test skips: DSPy, PyTerrier, Ray, quantised weights (in a separate environment)"
 	@echo "make test-site  the report and the server's page in a browser (chromium on the path), and the documentation's build"
-	@echo "make lint       ruff, mypy, the import contracts, bandit and the house English"
+	@echo "make lint       ruff, mypy, the import contracts, bandit and the English linter"
 	@echo "make audit      known vulnerabilities of the pinned dependencies (asks the network)"
 	@echo "make fuzz       long searches for inputs that break something: about 20 minutes"
 	@echo "make faults     kills, full disks, other writers and clocks: about 15 minutes"
 	@echo "make docs       the documentation, in build/site"
-	@echo "make bench      the pass beside transformers on workload W1, then a tenth of all workloads in each precision"
-	@echo "make bench-ops  the operators beside their alternatives"
+	@echo "make bench      the pass against transformers on workload W1, then a tenth of all workloads in each precision"
+	@echo "make bench-ops  the operators against their alternatives"
 	@echo "make bench-eor  learning and counting votes"
 	@echo "make bench-gpu  on a CUDA device, in 9 minutes: kernels, whole passes, its tests"
 
