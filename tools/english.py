@@ -75,6 +75,7 @@ FOLDERS = (
     "examples",
     "docs",
     "README.md",
+    "CHANGELOG.md",
     "CONTRIBUTING.md",
     "SECURITY.md",
 )
