@@ -1,4 +1,4 @@
-"""Exceptions of fastreader; each message names what was expected and what came."""
+"""Exceptions of fastreader, whose messages name what was expected and what came."""
 
 
 class FastreaderError(Exception):
@@ -46,11 +46,11 @@ class UnsupportedImplementationError(FastreaderError):
 
 
 class EngineError(FastreaderError, OSError):
-    """A running engine cannot be reached, refuses a request, or answers without what was asked for."""
+    """A running engine cannot be reached, rejects a request, or answers without what was requested."""
 
 
 class MissingExtraError(FastreaderError, ImportError):
-    """An optional dependency is not installed; the message names the extra that installs it."""
+    """An optional dependency is not installed. The message names the extra that installs it."""
 
     def __init__(self, package: str, extra: str) -> None:
         super().__init__(f"{package} is not installed; install it with: pip install 'fastreader[{extra}]'")

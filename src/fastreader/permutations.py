@@ -251,7 +251,7 @@ def explicit(array: npt.ArrayLike, n: int) -> Design:
 
 @checked
 def pruned(design: Design, length: int) -> Design:
-    """Keep the first `length` places of each ordering; of rows that become equal, keep the first.
+    """Keep the first `length` places of each ordering, and the first of rows that become equal.
 
     Dropping repeats can break the balance (not for `cyclic`), and a `prefix_sharing` design pruned by more than its
     tails is a cyclic one again.

@@ -298,5 +298,5 @@ def test_a_continuation_that_vanishes_is_an_error():
     tokenizer = spaced_tokenizer("first")
     encoder = TextEncoder(tokenizer)
     # "he" + "llo" is one token, as is "he" alone: nothing of the continuation is left.
-    with pytest.raises(InputError, match="no token of its own"):
+    with pytest.raises(InputError, match="no separate token"):
         encoder.pair("hello he", "llo")

@@ -221,7 +221,7 @@ def test_memory_decides_the_split(tiny_reader, monkeypatch):
     many = tiny_reader.generate(PROMPTS, max_new_tokens=500, stop_token_ids=range(261))
     assert many.passes > 1 and all(not g.token_ids for (g,) in many)
     assert tokens(tiny_reader.generate(PROMPTS, max_new_tokens=5, max_batch_tokens=30)) == want
-    with pytest.raises(OutOfBudgetError, match="and 2000 to write does not fit"):
+    with pytest.raises(OutOfBudgetError, match="and 2000 to generate does not fit"):
         tiny_reader.generate(PROMPTS, max_new_tokens=2000)
 
 

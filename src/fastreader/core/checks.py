@@ -44,7 +44,7 @@ def expect(condition: bool, name: str, expected: str, value: object) -> None:
 
 
 def require(condition: bool, message: str) -> None:
-    """Raise InputError(message) unless `condition`: for a rule that needs its own sentence."""
+    """Raise InputError(message) unless `condition`: for a rule that needs a whole sentence."""
     if not condition:
         raise InputError(message)
 
@@ -120,7 +120,7 @@ def check_int(
     optional: bool = False,
     json_value: bool = False,
 ) -> None:
-    """Check for an integer in [minimum, maximum], with options as in `check_number`."""
+    """Check for an integer in [minimum, maximum], with `optional` and `json_value` as in `check_number`."""
     if optional and value is None:
         return
     number: Any = value
@@ -185,7 +185,7 @@ def random_generator(seed: int) -> np.random.Generator:
 
 
 def check_text(name: str, value: object, *, empty: bool = False, optional: bool = False) -> None:
-    """Check for a text with more than white space in it unless `empty`, or None if `optional`."""
+    """Check for a text, with more than white space in it unless `empty`, or for None if `optional`."""
     if optional and value is None:
         return
     text = isinstance(value, str) and (empty or bool(value.strip()))
@@ -207,7 +207,7 @@ def check_choice(name: str, value: object, choices: Iterable[str]) -> None:
 
 
 def check_list(name: str, value: object, *, of: str = "") -> None:
-    """Check for a list or another ordered iterable, of items that `of` names.
+    """Check for a list of items named `of`, or another iterable with an order.
 
     A set has no order, a dictionary is more than a list of its keys, and a text would yield its letters.
     """
@@ -216,7 +216,7 @@ def check_list(name: str, value: object, *, of: str = "") -> None:
 
 
 def check_texts(name: str, value: object, *, empty: bool = False) -> None:
-    """Check for a list of texts, each with more than white space unless `empty`."""
+    """Check for a list of texts, each with more than white space in it unless `empty`."""
     expect(isinstance(value, Collection) and not isinstance(value, UNORDERED), name, "a list of texts", value)
     texts: Any = value
     for index, text in enumerate(texts):
@@ -224,7 +224,7 @@ def check_texts(name: str, value: object, *, empty: bool = False) -> None:
 
 
 def check_tokens(name: str, value: object) -> None:
-    """Check for a list of token ids, which need not be in a vocabulary."""
+    """Check for a list of token ids, which need not be in the vocabulary: planning a pass checks that."""
     expect(isinstance(value, (Sequence, np.ndarray)) and not isinstance(value, (str, bytes)), name, _TOKENS, value)
     try:
         found = np.asarray(value)

@@ -21,7 +21,7 @@ MAP = "cividis"
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """Return an empty figure, sizes in inches, that matplotlib's global state does not hold.
+    """Return an empty figure, outside of matplotlib's global state, with sizes in inches.
 
     Raises:
         MissingExtraError: if matplotlib is not installed.

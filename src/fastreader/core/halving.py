@@ -17,8 +17,8 @@ def by_halves(
 ) -> Iterator[Outcome | Error]:
     """Yield the outcome of each item in order, or the error that the item raises by itself.
 
-    All items run in one call. If it fails, each half runs in a call of its own, and so on: one bad item among n costs
-    at most ``1 + 2 ceil(log2(n))`` calls, and the others still run in few calls. Halves run as they are consumed.
+    All items run in one call. If it fails, each half runs in a separate call, and so on: one bad item among n costs at
+    most ``1 + 2 ceil(log2(n))`` calls, and the others still run in few calls. Halves run as they are consumed.
 
     Args:
         items: what to run.

@@ -1,4 +1,4 @@
-"""Silencing other libraries' progress bars when standard error is not a terminal."""
+"""Suppress other libraries' progress bars when standard error is not a terminal."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _inside: list[TextIO] = []  # standard error as the first thread found it, once 
 
 @contextlib.contextmanager
 def silence_progress_bars() -> Iterator[None]:
-    """Show progress bars on a terminal only, and all other output, within the block.
+    """Show progress bars on a terminal only within the block, and pass all other output on.
 
     Threads may be inside together: the first one wraps standard error, the last one restores it.
     """

@@ -23,7 +23,7 @@ _TREES, _BOOL = kind_of(Sequence[PrefixTree]), kind_of(bool)
 
 
 class ReaderBase(PromptWriter):
-    """What `Reader` and `Session` have in common.
+    """Share the calls of `Reader` and `Session`.
 
     Attributes:
         local_model: the model, its tokenizer and its lock.
@@ -51,7 +51,7 @@ class ReaderBase(PromptWriter):
 
     @contextmanager
     def _cache(self) -> Iterator[tuple[PrefixCache | None, Admit | None]]:
-        """Yield the keys and values that calls start from, and what decides whether those of a call are added."""
+        """Yield the keys and values that calls start from, and what decides whether a call adds to them."""
         yield None, None
 
     def describe(self) -> dict[str, str]:
@@ -75,13 +75,13 @@ class ReaderBase(PromptWriter):
     def plan(
         self, sequences: Sequence[tuple[Tokens, Tokens]], max_batch_tokens: int | None = None, *, new_tokens: int = 0
     ) -> list[PrefixTree]:
-        """Return the trees that a call of `score` would run; their `sequence_ids` refer to `sequences`.
+        """Return the trees that a call of `score` would run, with `sequence_ids` that refer to `sequences`.
 
         Args:
-            sequences: as for `score`.
-            max_batch_tokens: as for `loglikelihood`.
-            new_tokens: number of tokens generated after each sequence; memory is then set aside for their keys and
-                values, and for those of the tree.
+            sequences: (context, continuation) pairs of token ids.
+            max_batch_tokens: at most this many tokens are computed in one pass; by default from free memory.
+            new_tokens: number of tokens generated after each sequence; memory is then set aside for the keys and
+                values of these tokens and of the tree.
 
         Raises:
             ContextOverflowError, InputError, OutOfBudgetError: as `loglikelihood`.
@@ -96,11 +96,11 @@ class ReaderBase(PromptWriter):
         trees: Sequence[PrefixTree] | None = None,
         best_tokens: bool = False,
     ) -> SequenceScores:
-        """Score (context, continuation) pairs of token ids; the layer under `loglikelihood`.
+        """Score (context, continuation) pairs of token ids, the layer under `loglikelihood`.
 
         Args:
             sequences: contexts hold at least one token; an empty continuation scores 0.
-            max_batch_tokens: as for `loglikelihood`.
+            max_batch_tokens: at most this many tokens are computed in one pass; by default from free memory.
             trees: what `plan` returned for these sequences, if it was called already.
             best_tokens: also return the most likely token at each place; the LM head then runs twice.
 
@@ -115,7 +115,9 @@ class ReaderBase(PromptWriter):
             held = 0
             for tree in trees:
                 held += len(tree.leaves)
-            expect(held == len(sequences), "trees", f"those of {len(sequences)} sequences", f"{held} sequences")
+            expect(
+                held == len(sequences), "trees", f"trees of {len(sequences)} sequences", f"trees of {held} sequences"
+            )
         with self._cache() as (kept, keep):
             return score(
                 self.local_model,
@@ -137,7 +139,7 @@ class ReaderBase(PromptWriter):
         max_batch_tokens: int | None = None,
         progress: bool | None = None,
     ) -> Results[Loglikelihood]:
-        """Return the log-likelihood of each continuation after its context; shared prefixes are computed once.
+        """Return the log-likelihood of each continuation after its context, computing shared prefixes once.
 
         Args:
             requests: (context, continuation) pairs, as text (split into tokens by the evaluation harness's
@@ -191,11 +193,12 @@ class ReaderBase(PromptWriter):
         max_batch_tokens: int | None = None,
         progress: bool | None = None,
     ) -> Results[list[Generation]]:
-        """Generate `n` texts after each prompt; shared prefixes are read once, and all texts are decoded together.
+        """Generate `n` texts after each prompt.
 
-        A text does not depend on the other prompts, on their order or on how they were split, beyond rounding. What
-        a sample draws follows from the seed, its prompt and its number among the samples of equal prompts. Repeated
-        prompts continue the same random stream, so n copies give n different samples.
+        Shared prefixes are read once, and all texts are decoded together. A text does not depend on the other prompts,
+        on their order or on how they were split, beyond rounding. The draws of a sample follow from the seed, its
+        prompt and its number among the samples of equal prompts: repeated prompts continue the same random stream, so n
+        copies give n different samples.
 
         Args:
             prompts: texts, or token ids as `prompt` returns them; an empty one is a beginning of text.
@@ -212,8 +215,8 @@ class ReaderBase(PromptWriter):
                 text, so that a passage in a prompt cannot end the user's turn. It does not concern token ids.
             on_overflow: "error" rejects a prompt longer than the context; "truncate" drops tokens from the left of
                 a prompt so that `max_new_tokens` fit. A text that reaches the end of the context stops there.
-            max_batch_tokens: at most this many prompt tokens are read in one pass, those of new tokens' keys counted;
-                by default from free memory.
+            max_batch_tokens: at most this many tokens are held by one pass, prompts and new tokens; by default from
+                free memory.
             progress: show a progress bar; None shows one if standard error is a terminal.
 
         Returns:

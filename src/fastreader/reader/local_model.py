@@ -53,7 +53,7 @@ class LocalModel:
         repair_in_children(self)
 
     def after_fork(self) -> None:
-        """Replace the lock in a forked child; a pass changes nothing of the model, so it can be used at once."""
+        """Replace the lock in a forked child, where the model can be used at once: a pass does not change it."""
         self.lock = threading.Lock()
 
     @property
@@ -74,7 +74,7 @@ class LocalModel:
     def plan(
         self, sequences: Sequence[tuple[Tokens, Tokens]], max_batch_tokens: int | None = None, *, new_tokens: int = 0
     ) -> list[PrefixTree]:
-        """Return the trees of a call, by rotary regime and memory; `Reader.plan` documents it."""
+        """Return the trees of a call, by rotary regime and memory, as `Reader.plan` documents."""
         model = self.model
         check_int("max_batch_tokens", max_batch_tokens, optional=True)
         check_int("new_tokens", new_tokens, 0, MOST_NEW_TOKENS)
@@ -111,9 +111,9 @@ class LocalModel:
             for tree in partition(map(sequences.__getitem__, members), budget, reserve):
                 size = tree.stats.computed_tokens
                 if size + reserve * len(tree.leaves) > limit:
-                    writing = f" and {new_tokens} to write" if new_tokens else ""
+                    generated = f" and {new_tokens} to generate" if new_tokens else ""
                     raise OutOfBudgetError(
-                        f"sequences: one sequence of {size} tokens{writing} does not fit: "
+                        f"sequences: one sequence of {size} tokens{generated} does not fit: "
                         f"memory allows about {limit} here"
                     )
                 highest = int(max(tree.token_ids.max(), tree.targets.max(initial=0)))

@@ -41,7 +41,7 @@ def loglikelihood(
     kept: PrefixCache | None = None,
     keep: Admit | None = None,
 ) -> Results[Loglikelihood]:
-    """Do the work of `Reader.loglikelihood`; `kept` and `keep` as for `score`."""
+    """Do the work of `Reader.loglikelihood`, with the cache `kept` and its check `keep` as in `score`."""
     accept("token_logprobs", token_logprobs, _BOOL)
     accept("progress", progress, _BOOL_OR_NONE)
     sequences, truncated = encode_requests(
@@ -74,18 +74,19 @@ def score(
     keep: Admit | None = None,
     best_tokens: bool = False,
 ) -> SequenceScores:
-    """Do the work of `Reader.score`; the keys and values in `kept` are not computed again.
+    """Do the work of `Reader.score`, reusing the keys and values in `kept`.
 
     Args:
-        local_model, sequences, max_batch_tokens, trees, best_tokens: as for `Reader.score`.
-        progress: as for `Reader.loglikelihood`.
+        local_model: the model.
+        sequences, max_batch_tokens, trees, best_tokens: see `Reader.score`.
+        progress: show a progress bar; None shows one on a terminal if there are several passes.
         kept: cached keys and values.
         keep: called before the passes with their trees; raises if they would not fit. With it, the keys and values of
             all computed tokens are added to `kept`.
     """
     started = time.perf_counter()
     if trees is None or keep is not None:
-        # Cached keys and values need memory beside the pass, as when tokens are generated after it.
+        # Cached keys and values need memory besides the pass, as when tokens are generated after it.
         trees = local_model.plan(sequences, max_batch_tokens, new_tokens=0 if keep is None else 2)
     if keep is not None:
         keep(trees)

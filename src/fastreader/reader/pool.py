@@ -27,10 +27,10 @@ _DESCRIBED = ("revision", "dtype", "precision", "products")
 
 @checked
 class ReaderPool(ScoreReader):
-    """Readers of the same model on several devices. It takes the place of a `Reader` in `score_permutations` and more.
+    """Readers of the same model on several devices. It replaces a `Reader` in `score_permutations` and more.
 
-    A call is planned as at least one pass for each reader, and a reader that is free takes the next pass, in a thread
-    of its own. Results come in the order of the requests, whoever computed them. An error in one pass is raised once
+    A call is planned as at least one pass for each reader, and a reader that is free takes the next pass, in its
+    thread. Results come in the order of the requests, whoever computed them. An error in one pass is raised once
     no pass runs any more; passes that had not begun are left out.
 
     Args:
@@ -58,7 +58,7 @@ class ReaderPool(ScoreReader):
         """Load a reader on each device.
 
         Args:
-            model: as for `Reader.load`, by name.
+            model: a name, folder, file or hub id, as `Reader.load` takes it.
             devices: such as ["cuda:0", "cuda:1"].
             **options: other keyword arguments of `Reader.load`.
 
@@ -74,7 +74,7 @@ class ReaderPool(ScoreReader):
 
     @property
     def max_length(self) -> int | None:
-        """Longest input the model takes, in tokens; None if its config sets no limit."""
+        """Longest input the model takes, in tokens, or None if its config sets no limit."""
         return self.readers[0].max_length
 
     @property
@@ -92,7 +92,7 @@ class ReaderPool(ScoreReader):
     def plan(
         self, sequences: Sequence[tuple[Tokens, Tokens]], max_batch_tokens: int | None = None, *, new_tokens: int = 0
     ) -> list[PrefixTree]:
-        """Return the trees that a call of `score` would run: one for each reader, or more; see `Reader.plan`."""
+        """Return the trees that a call of `score` would run, one for each reader or more, as `Reader.plan`."""
         check_int("max_batch_tokens", max_batch_tokens, optional=True)
         plan, wanted = self.readers[0].plan, len(self.readers)
         trees = plan(sequences, max_batch_tokens or self._pass_budget(), new_tokens=new_tokens)
@@ -108,7 +108,7 @@ class ReaderPool(ScoreReader):
         max_batch_tokens: int | None = None,
         trees: Sequence[PrefixTree] | None = None,
     ) -> SequenceScores:
-        """Score (context, continuation) pairs of token ids; arguments and errors are those of `Reader.score`."""
+        """Score (context, continuation) pairs of token ids, as `Reader.score`."""
         started = time.perf_counter()
         if trees is None:
             trees = self.plan(sequences, max_batch_tokens)
@@ -129,7 +129,7 @@ class ReaderPool(ScoreReader):
     def generate(
         self, prompts: Iterable[TextOrTokens], **options: Unpack[GenerateArguments]
     ) -> Results[list[Generation]]:
-        """Return texts for each prompt; arguments and errors are those of `Reader.generate`.
+        """Return texts for each prompt, as `Reader.generate`.
 
         Prompts that begin alike go to one reader; equal ones always do, since they are samples of one text.
         """
@@ -184,9 +184,9 @@ class ReaderPool(ScoreReader):
 
 
 def _shares(encoded: Sequence[tuple[int, ...]], count: int) -> list[list[int]]:
-    """Deal prompts out to `count` readers, about as many tokens to each; return the places of each reader's prompts.
+    """Return the places of the prompts that each of `count` readers gets, with about as many tokens for each.
 
-    Neighbours in the order of their tokens, which share most, stay together where that does not unbalance the shares.
+    Neighbours in the order of their tokens, which share most, stay together if that does not unbalance the shares.
     """
     order = sorted(range(len(encoded)), key=encoded.__getitem__)
     total = sum(map(len, encoded))

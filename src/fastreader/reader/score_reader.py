@@ -19,7 +19,7 @@ class ScoreReader(PromptWriter, ABC):
     @property
     @abstractmethod
     def max_length(self) -> int | None:
-        """Longest input in tokens; None if there is no limit."""
+        """Longest input in tokens, or None if there is no limit."""
 
     @abstractmethod
     def score(

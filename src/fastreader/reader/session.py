@@ -24,7 +24,7 @@ _SHARE = 0.5  # of the free memory, for what is cached
 
 @checked
 class Session(ReaderBase):
-    """A reader over prefixes that were read once; created by `Reader.session`.
+    """A reader over prefixes that were read once, created by `Reader.session`.
 
     Contexts and prompts that start like a cached prefix (with all of it or part) continue from its keys and values;
     others are read whole. With `cache_scored`, scored texts are cached like prefixes. A context manager that releases
@@ -32,7 +32,7 @@ class Session(ReaderBase):
 
     Args:
         local_model: the reader's.
-        max_bytes, cache_scored: as for `Reader.session`, which also reads the first prefixes.
+        max_bytes, cache_scored: see `Reader.session`, which also reads the first prefixes.
 
     Attributes:
         stats: tokens computed to read the prefixes.
@@ -50,7 +50,7 @@ class Session(ReaderBase):
         repair_in_children(self)
 
     def after_fork(self) -> None:
-        """Replace the lock in a forked child; close a session in use by another thread: it may be half changed."""
+        """Replace the lock in a forked child, and close a session that another thread may have half changed."""
         if self._use.acquire(blocking=False):
             self._use.release()
         else:
@@ -64,7 +64,7 @@ class Session(ReaderBase):
         cache_scored: bool = False,
         **options: Any,
     ) -> Session:
-        """Open another session of the same reader; it shares nothing with this one. See `Reader.session`."""
+        """Open another session of the same reader, sharing nothing with this one, as `Reader.session`."""
         return open_session(self.local_model, prefixes, max_bytes, cache_scored, **options)
 
     def prefill(
@@ -76,10 +76,10 @@ class Session(ReaderBase):
         special_tokens: bool = False,
         max_batch_tokens: int | None = None,
     ) -> None:
-        """Read further prefixes and cache them too; shared beginnings are not read again.
+        """Read further prefixes, without shared beginnings, and cache them too.
 
         Args:
-            prefixes, system, chat, chat_options, special_tokens, max_batch_tokens: as for `Reader.session`.
+            prefixes, system, chat, chat_options, special_tokens, max_batch_tokens: see `Reader.session`.
 
         Raises:
             InputError, ContextOverflowError: as `Reader.session`.
@@ -119,7 +119,7 @@ class Session(ReaderBase):
                 self.stats = self.stats + (tree.stats if reuse is None else reuse.stats(tree.stats))
 
     def _check_room(self, trees: Sequence[PrefixTree]) -> None:
-        """Raise OutOfBudgetError if these trees, beside what is cached, would exceed the session's memory."""
+        """Raise OutOfBudgetError if these trees and what is cached would exceed the session's memory."""
         kept = self._open()
         model = self.local_model.model
         needed = (len(kept) + kept.count_new(trees)) * model.key_value_bytes
@@ -154,13 +154,13 @@ class Session(ReaderBase):
         self.close()
 
     def close(self) -> None:
-        """Release the cached keys and values; the session cannot be used any more."""
+        """Release the cached keys and values, after which the session cannot be used."""
         with self._use:
             self._kept = None
 
     @property
     def nbytes(self) -> int:
-        """Memory of the cached keys and values, in bytes; 0 once closed."""
+        """Memory of the cached keys and values in bytes, 0 once closed."""
         return 0 if self._kept is None else self._kept.nbytes
 
 
@@ -171,7 +171,7 @@ def open_session(
     cache_scored: bool,
     **options: Any,
 ) -> Session:
-    """Do the work of `Reader.session`; `options` are those of `Session.prefill`."""
+    """Do the work of `Reader.session`, with the options of `Session.prefill`."""
     session = Session(local_model, max_bytes, cache_scored=cache_scored)
     if prefixes or not cache_scored:
         session.prefill(*prefixes, **options)

@@ -75,7 +75,7 @@ def score_permutations(
         question: a question; or an `Example`, which brings its passages and candidates; or many examples,
             which are packed together into passes and yielded in order, with a progress bar on a terminal.
         passages: the passages in the retriever's order, `Passage` objects or texts.
-        candidates: K answers to score. They replace those of an example.
+        candidates: K answers to score, instead of the candidates of an example.
         permutations: a design by name ("cyclic", "random", "random:12", "latin", "prefix_sharing", ...), a
             `permutations.Design`, a function of the number of passages, or an int array [M, L].
         seed: for designs that draw.
@@ -139,7 +139,7 @@ def permutation_cost(
     """Return the tokens that `score_permutations` with these arguments would read and compute, without running it.
 
     Args:
-        reader, question, passages, candidates, permutations: as for `score_permutations`.
+        reader, question, passages, candidates, permutations: see `score_permutations`.
         **options: its other keyword arguments. Tokens that a session has cached are counted as computed.
 
     Raises:

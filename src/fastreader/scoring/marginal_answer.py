@@ -1,4 +1,4 @@
-"""marginal_answer: write an answer under each of several orderings, score all under all, average over the orderings."""
+"""marginal_answer: generate an answer under each ordering, score all under all, average over the orderings."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ class MarginalAnswer:
     """The answer of the largest mean probability over orderings.
 
     Attributes:
-        text: one of `candidates`; "" if the reader wrote no answer under any ordering.
-        candidates: K texts, distinct in SQuAD's normal form, each as it was written most often.
+        text: one of `candidates`; "" if the reader generated no answer under any ordering.
+        candidates: K texts, distinct in SQuAD's normal form, each as it was generated most often.
         probabilities: float64 [K], mean over the orderings of the candidate's share of the probability of all K. They
             are relative: with one candidate it is 1, however unlikely the reader finds it.
-        written: int64 [K], number of orderings after which the reader wrote this candidate.
+        written: int64 [K], number of orderings after which the reader generated this candidate.
         scores: of the candidates under each ordering, nats; None without candidates.
-        stats: tokens of writing and scoring.
+        stats: tokens of generating and scoring.
         id: the question's identifier.
     """
 
@@ -53,7 +53,7 @@ class MarginalAnswer:
 
     @property
     def confidence(self) -> float:
-        """The mean probability of the answer; 0 without one."""
+        """The mean probability of the answer, 0 without one."""
         return float(self.probabilities.max()) if self.candidates else 0.0
 
     def __repr__(self) -> str:
@@ -88,7 +88,7 @@ def marginal_answer(
     max_new_tokens: int = 32,
     max_batch_tokens: int | None = None,
 ) -> MarginalAnswer:
-    """Answer by the mean probability over orderings of the candidates that the reader writes under them.
+    """Answer by the mean probability over orderings of the candidates that the reader generates under them.
 
     The reader answers greedily after each ordering, all in one call. Answers equal in SQuAD's normal form are one
     candidate. All candidates are scored after all orderings in one packed pass, and the probabilities are averaged,
@@ -96,10 +96,10 @@ def marginal_answer(
     coarse version of.
 
     Args:
-        reader: writes and scores; may be a session of a reader.
+        reader: generates and scores; may be a session of a reader.
         question: a question; or an `Example` with its passages, whose candidates are not used.
         passages: the passages in the retriever's order, `Passage` objects or texts.
-        permutations, seed: the orderings, as for `score_permutations`.
+        permutations, seed: the orderings, see `score_permutations`.
         template: the prompt's texts.
         max_new_tokens: maximum number of tokens of an answer.
         max_batch_tokens: maximum number of tokens computed in one pass; None decides by free memory.
@@ -126,7 +126,7 @@ def marginal_answer(
 def marginal(
     candidates: list[str], written: Sequence[int], scores: PermutationScores | None, stats: TreeStats
 ) -> MarginalAnswer:
-    """Return the answer from written and scored candidates; `stats` are those of writing them."""
+    """Return the answer from generated and scored candidates, given the stats of generating them."""
     counts = np.asarray(written, dtype=np.int64)
     if scores is None:
         return MarginalAnswer("", candidates, np.zeros(0), counts, None, stats)
@@ -136,9 +136,9 @@ def marginal(
 
 
 def distinct(texts: Iterable[str]) -> tuple[list[str], list[int]]:
-    """Return answers that differ in SQuAD's normal form, in order of appearance, and how often each was written.
+    """Return answers that differ in SQuAD's normal form, in order of appearance, and how often each was generated.
 
-    Each keeps the spelling that was written most often, the first of equals. Answers of empty normal form are left out.
+    Each keeps its most frequent spelling, the first of equals. Answers of empty normal form are left out.
     """
     spellings: dict[str, Counter[str]] = {}
     for text in map(str.strip, texts):

@@ -16,7 +16,7 @@ POLICIES = ("error", "drop_passages", "truncate")
 @checked_options
 @dataclass(frozen=True, kw_only=True)
 class ScoreOptions:
-    """What to score and how; `score_permutations` documents each.
+    """What to score and how, as `score_permutations` documents.
 
     Raises:
         InputError: if a value is of another type or out of range.
@@ -38,7 +38,7 @@ class ScoreOptions:
     def __post_init__(self) -> None:
         check_int("prune", self.prune, optional=True)
         check_number("prune_mass", self.prune_mass, above=0, below=1, optional=True)
-        expect(self.prune is None or self.prune_mass is None, "prune_mass", "None beside prune", self.prune_mass)
+        expect(self.prune is None or self.prune_mass is None, "prune_mass", "None together with prune", self.prune_mass)
         check_choice("on_overflow", self.on_overflow, POLICIES)
         check_int("max_batch_tokens", self.max_batch_tokens, optional=True)
         object.__setattr__(self, "template", self.template or DEFAULT)

@@ -30,10 +30,10 @@ def score_many(
     progress: bool | None,
     on_error: OnError | None,
 ) -> Iterator[PermutationScores]:
-    """Yield the scores of each example, in order; as many examples share a pass as `max_batch_tokens` allows.
+    """Yield the scores of each example, in order.
 
-    An example that cannot be scored is passed to `on_error` and left out; without `on_error` its error is raised after
-    the results before it were yielded.
+    As many examples share a pass as `max_batch_tokens` allows. An example that cannot be scored is passed to `on_error`
+    and left out; without `on_error` its error is raised after the results before it were yielded.
     """
     total = len(examples) if isinstance(examples, Sequence) else None
     with track("scoring", total, "questions", progress) as advance:
@@ -107,7 +107,7 @@ def _run(
 
 
 def score_jobs(reader: ScoringReader, jobs: list[ScoringJob]) -> list[PermutationScores]:
-    """Score the sequences of all jobs together; those of one job by its own plan."""
+    """Score the sequences of all jobs together, or the sequences of a single job by its plan."""
     alone = len(jobs) == 1
     sequences = []
     for job in jobs:

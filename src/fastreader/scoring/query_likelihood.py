@@ -53,7 +53,7 @@ class _QuestionJob:
 
 
 def question_after(pieces: PromptPieces, body: list[int]) -> Pair:
-    """Return what scores the question after the passages in `body`; a question before the passages ignores them."""
+    """Return the pair that scores the question after the passages in `body`, or before them by the template."""
     if pieces.question_at is None:
         return pieces.head + body + pieces.question_lead, pieces.question
     return pieces.head[: pieces.question_at], pieces.head[pieces.question_at :]
@@ -70,7 +70,7 @@ def query_likelihoods(
     max_batch_tokens: int | None = None,
     advance: Callable[[int], None] = lambda count: None,
 ) -> Iterator[QueryLikelihoods]:
-    """Yield the likelihoods of each question; as many questions share a pass as the budget allows.
+    """Yield the likelihoods of each question, with as many questions in a pass as the budget allows.
 
     Args:
         reader: scores them.

@@ -1,4 +1,4 @@
-"""Read passages in a given order and answer; make its prompts, and fit them to the model's context."""
+"""Answer from passages in a given order, and fit the prompts to the model's context."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def read_pieces(
     on_overflow: str = "error",
     max_batch_tokens: int | None = None,
 ) -> Reading:
-    """Answer from encoded passages in `order`; see `read`.
+    """Answer from encoded passages in `order`, as `read` does.
 
     Args:
         reader: answers.
@@ -205,7 +205,7 @@ def _truncated(pieces: PromptPieces, design: Design, limit: int | None, what: st
 
 
 def truncation_note(what: str, truncated: Mapping[int, int]) -> str:
-    """Return a sentence on the truncated passages; empty if no passage was cut."""
+    """Return a sentence on the truncated passages, empty if no passage was cut."""
     if not truncated:
         return ""
     passages = "1 passage was" if len(truncated) == 1 else f"{len(truncated)} passages were"

@@ -34,7 +34,7 @@ _PROMPTS = replace(kind_of(Iterable[Any]), words="a list of prompts")
 def generate(
     local_model: LocalModel, prompts: Iterable[TextOrTokens], options: GenerateOptions, kept: PrefixCache | None = None
 ) -> Results[list[Generation]]:
-    """Do the work of `Reader.generate`; the keys and values in `kept` are not computed again."""
+    """Do the work of `Reader.generate`, reusing the keys and values in `kept`."""
     started = time.perf_counter()
     rows = _new_rows(local_model, accept("prompts", prompts, _PROMPTS), options)
     computed = cached = passes = 0

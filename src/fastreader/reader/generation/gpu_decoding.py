@@ -1,4 +1,4 @@
-"""Decode texts on a GPU: tokens are chosen there, and the host reads those of a step while the next one runs."""
+"""Decode texts on a GPU, which chooses the tokens, while the host reads the tokens of the step before."""
 
 from __future__ import annotations
 

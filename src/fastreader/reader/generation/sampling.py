@@ -1,4 +1,4 @@
-"""Choose the next token from logits: greedy, temperature, top-k, top-p; one uniform number decides a token.
+"""Choose the next token from logits by temperature, top-k, top-p and one uniform number, or greedily.
 
 Each row has its own random generator, keyed by the seed, its prompt's tokens and its sample number, so its draws do not
 depend on other rows or on how rows were packed.
@@ -28,7 +28,9 @@ def row_generator(seed: int, prompt: Sequence[int], sample: int) -> np.random.Ge
 
 
 def most_likely(logits: Tensor) -> tuple[Tensor, Tensor]:
-    """Return each row's most likely token, the first of equals, and its logit; NaN counts as the largest.
+    """Return each row's most likely token, the first of equals, and its logit.
+
+    NaN counts as the largest.
 
     Args:
         logits: [R, V], float32 or float64.
@@ -57,7 +59,7 @@ class Picked(NamedTuple):
 
 
 def pick(logits: Tensor, options: GenerateOptions, uniforms: Sequence[float] | Tensor) -> Picked:
-    """Choose one token for each row, greedily or by `uniforms`, see `choose`; nothing waits for a device."""
+    """Choose one token for each row, greedily or by `uniforms` (see `choose`), without waiting for a device."""
     tokens, highest = most_likely(logits)
     if options.temperature:
         tokens = choose(logits, options, uniforms)

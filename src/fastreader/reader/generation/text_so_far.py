@@ -44,7 +44,7 @@ class StopStrings:
         self._context = 0  # first of the tokens decoded before the new ones
 
     def found(self, tokens: Sequence[int]) -> bool:
-        """Return whether the text contains a stop string; `tokens` are all its tokens so far."""
+        """Return whether the text of all `tokens` so far contains a stop string."""
         if not self._stop:
             return False
         known = self._decode(tokens[self._context : self._settled])

@@ -12,14 +12,14 @@ from fastreader.reader.programs.requests import Request, Score
 
 @dataclass(frozen=True)
 class StageCost:
-    """The cost of one stage of one question; tokens as if the question had run alone.
+    """The cost of one stage of one question, with tokens as if the question had run alone.
 
     Attributes:
         calls: number of prompts continued and texts scored; each label is a call.
         total_tokens: tokens of all calls, prompts, labels and new tokens, as separate calls would read them; None if
             the question was packed with others and its prompts are texts, whose tokens only the reader can count.
-        computed_tokens: number of tokens that went through the model; None as for `total_tokens`.
-        new_tokens: number of tokens written, over all n texts of each prompt.
+        computed_tokens: number of tokens that went through the model; None if `total_tokens` is None.
+        new_tokens: number of tokens generated, over all n texts of each prompt.
         seconds: wall clock of the reader's calls, shared with the questions packed together.
     """
 

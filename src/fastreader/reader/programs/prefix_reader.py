@@ -94,10 +94,10 @@ class PrefixReader(ReaderWrapper):
         self._session = None
 
     def _serving(self) -> ReaderProtocol:
-        """Return the session over the prefixes, opened at the first call; without one, the reader."""
+        """Return the session over the prefixes, opened at the first call, or the reader if they do not fit."""
         if self._opened:
             return self.reader if self._session is None else self._session
-        self._opened = True  # if this raises, the scheduler repeats the calls, and they need no session
+        self._opened = True  # if opening raises, the scheduler retries without a session
         started = time.perf_counter()
         try:
             prefixes = [one.tokens for one in self._prefixes.values()]

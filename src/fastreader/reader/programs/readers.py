@@ -43,7 +43,7 @@ class Readers:
         return Readers(self.default, {**self.stages, **dict.fromkeys(stages, reader)}, self.known)
 
     def describe(self) -> dict[str, dict[str, str]]:
-        """Return the description of each stage's reader; the default's under "all"."""
+        """Return the description of each stage's reader, with the default reader under "all"."""
         about = {"all": self.default.describe()}
         for stage, reader in self.stages.items():
             about[stage] = reader.describe()

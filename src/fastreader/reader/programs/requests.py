@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Write:
-    """Prompts to continue; the reply is a list of n `Generation` for each.
+    """Request n `Generation`s for each prompt.
 
     Attributes:
         stage: name of the stage, which decides the reader; costs are listed by stage.
@@ -36,7 +36,7 @@ class Write:
 
 @dataclass(frozen=True)
 class Score:
-    """(context, continuation) pairs to score; the reply is a `Loglikelihood` for each."""
+    """Request a `Loglikelihood` for each (context, continuation) pair."""
 
     stage: str
     pairs: tuple[tuple[TextOrTokens, TextOrTokens], ...]
@@ -44,7 +44,7 @@ class Score:
 
 @dataclass(frozen=True)
 class PrefixRead:
-    """A prefix that the scheduler read once for later requests; no program yields it, and it has no reply."""
+    """A prefix that was read once for later requests, recorded like a request without a reply."""
 
     stage: str
     prefix: tuple[int, ...]
@@ -57,7 +57,7 @@ Program = Generator[Request, Any, T]
 def write(
     stage: str, prompts: Sequence[TextOrTokens], *, stop: Sequence[str] = (), **options: Any
 ) -> Program[list[list[Generation]]]:
-    """Request texts for each prompt, with `yield from`; `options` are fields of `Write`. No prompts make no request."""
+    """Request texts for each prompt, with `yield from` and fields of `Write` as options. No prompts make no request."""
     if not prompts:
         return []
     replies: list[list[Generation]] = yield Write(stage, tuple(prompts), stop=tuple(stop), **options)
@@ -65,13 +65,13 @@ def write(
 
 
 def write_one(stage: str, prompt: TextOrTokens, **options: Any) -> Program[Generation]:
-    """Request the text after one prompt, with `yield from`; `options` are those of `write`."""
+    """Request the text after one prompt, with `yield from` and the options of `write`."""
     [[reply]] = yield from write(stage, [prompt], **options)
     return reply
 
 
 def score(stage: str, pairs: Sequence[tuple[TextOrTokens, TextOrTokens]]) -> Program[list[Loglikelihood]]:
-    """Request the log-likelihood of each continuation, with `yield from`; no pairs make no request."""
+    """Request the log-likelihood of each continuation, with `yield from`. No pairs make no request."""
     if not pairs:
         return []
     replies: list[Loglikelihood] = yield Score(stage, tuple(pairs))

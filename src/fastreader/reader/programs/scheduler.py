@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 @dataclass
 class ProgramOutcome(Generic[T]):
-    """The value that a program returned, or the error that one of its own calls raised; and its costs by stage."""
+    """The value of a program or the error that one of its calls raised, with its costs by stage."""
 
     value: T | None = None
     error: FastreaderError | None = None
@@ -39,7 +39,10 @@ class _Running(Generic[T]):
     def advance(
         self, replies: Replies | None = None, cost: StageCost | None = None, error: FastreaderError | None = None
     ) -> None:
-        """Send replies to the program, or raise `error` inside it, and take its next request; neither starts it."""
+        """Send replies to the program, or raise `error` inside it, and take its next request.
+
+        Without either, the program starts.
+        """
         if self.request is not None and cost is not None:
             stage, costs = self.request.stage, self.outcome.costs
             costs[stage] = costs[stage] + cost if stage in costs else cost
@@ -76,7 +79,7 @@ def run(
         calls: dict[Hashable, list[_Running[T]]] = {}
         for one in live:
             request: Any = one.request
-            # At most one recalled reply a round keeps a resumed run's calls in step with those of the first run.
+            # At most one recalled reply a round keeps a resumed run's calls in step with the calls of the first run.
             if checkpoint is not None and (known := checkpoint.recall(one.index, one.step, request)):
                 one.advance(*known)
                 continue

@@ -41,7 +41,7 @@ class ChatFrame:
 class TextEncoder:
     """A tokenizer that encodes a text piece by piece.
 
-    Each piece is tokenised alone: "a" + "b" gives the tokens of "a" followed by those of "b", whatever
+    Each piece is tokenised alone: "a" + "b" gives the tokens of "a" followed by the tokens of "b", whatever
     merges the joint text would allow. If the tokenizer puts a space before every text (SentencePiece), a
     piece inside a text is encoded behind an anchor whose tokens are then removed.
 
@@ -117,7 +117,7 @@ class TextEncoder:
     def prompt_tokens(
         self, prompt: TextOrTokens, name: str = "prompt", *, special_tokens: bool = False
     ) -> Sequence[int]:
-        """Return the token ids of a prompt given as text or as token ids; an empty one is a beginning of text.
+        """Return the token ids of a prompt given as text or as token ids, a beginning of text if it is empty.
 
         Args:
             prompt: text or token ids.
@@ -176,13 +176,13 @@ class TextEncoder:
         tail = tokens[len(head) :] if context or tokens[:1] == head else tokens
         require(
             bool(tail),
-            f"continuation: {continuation[:60]!r} has no token of its own after {context[-60:]!r}; "
+            f"continuation: {continuation[:60]!r} has no separate token after {context[-60:]!r}; "
             "the tokenizer merges it into the context",
         )
         return head, tail
 
     def chat_frame(self, system: str | None, options: dict[str, Any], *, own_lead: bool = False) -> ChatFrame | None:
-        """Return what the model's chat template puts around a user message; None if it has no template.
+        """Return what the model's chat template puts around a user message, or None without a template.
 
         Args:
             system: a system message; None uses the template's default.
@@ -265,7 +265,7 @@ class TextEncoder:
         return []
 
     def _find_anchors(self) -> tuple[str, ...]:
-        """Return texts that stay apart from what follows; none if tokens do not depend on where a text stands."""
+        """Return texts that stay apart from what follows, or none if tokens do not depend on their place."""
         plain, *rest = self._encode(["a", *_ANCHORS, *(anchor + "a" for anchor in _ANCHORS)])
         alone = dict(zip(_ANCHORS, rest, strict=False))
         followed = dict(zip(_ANCHORS, rest[len(_ANCHORS) :], strict=True))

@@ -46,7 +46,7 @@ class PromptTexts:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Read a TOML or JSON file whose keys are some of the attributes; the others keep their defaults.
+        """Read a TOML or JSON file with some of the attributes, where the others keep their defaults.
 
         Raises:
             InputError: if the file is not TOML or JSON, has an unknown key, or a text is invalid.
@@ -59,7 +59,7 @@ class PromptTexts:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Create from values by name; those left out keep their defaults.
+        """Create from values by name, with defaults for attributes that are left out.
 
         Raises:
             InputError: if a name is unknown or a value is invalid.

@@ -64,7 +64,7 @@ class PromptWriter:
         """Return the token ids that every `prompt` shares whose pieces start with `pieces`, for `session`.
 
         Args:
-            pieces, system, chat, chat_options: as for `prompt`.
+            pieces, system, chat, chat_options: see `prompt`.
 
         Raises:
             InputError: as `prompt`.
@@ -98,7 +98,7 @@ class PromptWriter:
             text: the answer; it is stripped, and a space precedes it if the model writes one (always without a chat
                 template).
             end: whether to add the chat template's end of turn, or a line break without a chat.
-            system, chat, chat_options: as for `prompt`.
+            system, chat, chat_options: see `prompt`.
 
         Raises:
             InputError: as `prompt`; or if `text` has no token.

@@ -1,4 +1,4 @@
-"""How running engines are asked for log-likelihoods: the request for one sequence, and what the reply says."""
+"""Requests to engines for the log-likelihoods of a sequence, and how their replies are read."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from fastreader.errors import EngineError, UnsupportedImplementationError
 
 @dataclass(frozen=True)
 class Scored:
-    """What an engine says about one sequence.
+    """An engine's values for one sequence.
 
     Attributes:
         token_logprobs: of the scored tokens, nats.
         is_greedy: whether each of them is the most likely one.
-        computed_tokens: tokens of the prompt that the engine did not find in its cache; None if it does not say.
+        computed_tokens: tokens of the prompt that the engine did not find in its cache; None if unknown.
     """
 
     token_logprobs: list[float]
@@ -25,11 +25,11 @@ class Scored:
 
 
 class Dialect:
-    """The OpenAI-compatible `/v1/completions`, with `echo` and `logprobs`; other engines change parts of it."""
+    """The OpenAI-compatible `/v1/completions`, with `echo` and `logprobs`, of which other engines change parts."""
 
     name = "openai"
     path = "/v1/completions"
-    takes_token_ids = False  # whether it takes and returns token ids beside texts
+    takes_token_ids = False  # whether it takes and returns token ids as well as texts
     most_labels = 0  # next tokens that one request can ask for by id
 
     def ask(self, model: str, tokens: Sequence[int], first: int) -> dict[str, Any]:
@@ -37,7 +37,7 @@ class Dialect:
         return {**self._prompt(model, tokens), "echo": True, "logprobs": 1}
 
     def read(self, reply: Mapping[str, Any], tokens: Sequence[int], first: int) -> Scored:
-        """Return what a reply says.
+        """Return the values in a reply.
 
         Raises:
             EngineError: if it lacks log-probabilities.
@@ -56,7 +56,7 @@ class Dialect:
         raise UnsupportedImplementationError(f"the {self.name} engine takes no ids of next tokens")
 
     def read_labels(self, reply: Mapping[str, Any], context: Sequence[int], labels: Sequence[int]) -> list[Scored]:
-        """Return what a reply to `ask_labels` says of each label.
+        """Return the values of each label in a reply to `ask_labels`.
 
         Raises:
             EngineError: if it lacks one.
@@ -72,12 +72,12 @@ class Dialect:
             known = sum(value is not None for value in values)
             raise EngineError(
                 f"the {self.name} engine gave log-probabilities of {known} of {count} tokens of a prompt; "
-                "it may not return those of prompts, or another engine= fits"
+                "it may not return log-probabilities of prompts, or another engine= fits"
             )
 
 
 class Vllm(Dialect):
-    """vLLM's `prompt_logprobs`, by token ids; and `logprob_token_ids`, for which it may use its prefix cache."""
+    """vLLM's `prompt_logprobs` by token ids, and `logprob_token_ids`, for which it may use its prefix cache."""
 
     name = "vllm"
     takes_token_ids = True
@@ -151,7 +151,7 @@ class Sglang(Dialect):
 
 
 class LlamaCpp(Dialect):
-    """llama.cpp's server, which writes but gives no log-probabilities of a prompt."""
+    """llama.cpp's server, which generates but returns no log-probabilities of a prompt."""
 
     name = "llamacpp"
 

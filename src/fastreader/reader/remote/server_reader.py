@@ -38,9 +38,9 @@ class _HttpRequest(NamedTuple):
 class ServerReader(ScoreReader):
     """A reader whose model runs in an engine: vLLM, SGLang, llama.cpp, or any with OpenAI's `/v1/completions`.
 
-    It takes the place of a `Reader` in `score_permutations` and all methods. Texts are tokenised here, and the engine
-    gets token ids. Each sequence is a request of its own, since engines answer no others, save that vLLM takes
-    several next tokens of a context at once. Equal prefixes are sent in turn, for the engine's cache.
+    It replaces a `Reader` in `score_permutations` and all methods. Texts are tokenised here, and the engine gets token
+    ids. Each sequence is a separate request, since engines answer no others, except that vLLM takes several next tokens
+    of a context at once. Equal prefixes are sent one after another, for the engine's cache.
 
     Args:
         url: of the engine, without `/v1`.
@@ -124,12 +124,12 @@ class ServerReader(ScoreReader):
         self._client.close()
 
     def describe(self) -> dict[str, str]:
-        """Return the model's name and engine; how it multiplies is not known here."""
+        """Return the model's name and engine, whose dtype and precision are unknown."""
         return {"name": self.name, "device": f"{self.engine} at {self.url}", "dtype": "unknown", "precision": "unknown"}
 
     @property
     def max_length(self) -> int | None:
-        """Longest input in tokens; None if neither the caller nor the engine says."""
+        """Longest input in tokens, or None if neither the caller nor the engine gives it."""
         return self._max_length
 
     @property
@@ -145,7 +145,7 @@ class ServerReader(ScoreReader):
     def plan(
         self, sequences: Sequence[tuple[Tokens, Tokens]], max_batch_tokens: int | None = None, *, new_tokens: int = 0
     ) -> list[PrefixTree]:
-        """Return the trees of the sequences, which say what they share; the engine decides what it computes.
+        """Return the trees of the sequences by what they share, although the engine decides what it computes.
 
         Raises:
             ContextOverflowError: if a sequence is longer than the model's context.
@@ -167,11 +167,11 @@ class ServerReader(ScoreReader):
         max_batch_tokens: int | None = None,
         trees: Sequence[PrefixTree] | None = None,
     ) -> SequenceScores:
-        """Score (context, continuation) pairs of token ids; equal pairs are sent once.
+        """Score (context, continuation) pairs of token ids, sending equal pairs once.
 
         Args:
             sequences: contexts hold at least one token; an empty continuation scores 0.
-            max_batch_tokens, trees: taken for the protocol's sake.
+            max_batch_tokens, trees: accepted for compatibility, ignored.
 
         Raises:
             ContextOverflowError: if a sequence is longer than the model's context.
@@ -213,7 +213,7 @@ class ServerReader(ScoreReader):
         """Return texts for each prompt, with the arguments of `Reader.generate`.
 
         Samples follow the engine's own random numbers. An engine that returns no token ids leaves open whether a text
-        ended by itself or by a stop string ("eos" then), and which tokens it has (those of its text then).
+        ended by itself or by a stop string ("eos" then), and which tokens it has (the tokens of its text then).
         """
         started = time.perf_counter()
         settings = GenerateOptions(**options)
@@ -237,7 +237,7 @@ class ServerReader(ScoreReader):
         return Results(texts, stats, len(rows), time.perf_counter() - started)
 
     def _requests(self, keys: Iterable[_Key]) -> list[_HttpRequest]:
-        """Return what is sent for sequences: each once, equal prefixes in turn, next tokens of a context together."""
+        """Return the requests for sequences: each once, equal prefixes in order, next tokens of a context together."""
         most = self._dialect.most_labels
         whole: set[_Key] = set()
         labels: dict[tuple[int, ...], set[int]] = {}
@@ -301,12 +301,12 @@ class ServerReader(ScoreReader):
         if settings.token_logprobs:
             logprobs = (choice.get("logprobs") or {}).get("token_logprobs")
             if logprobs is None:
-                raise EngineError(f"the engine at {self.url} wrote a text without log-probabilities")
+                raise EngineError(f"the engine at {self.url} generated a text without log-probabilities")
         tokens = self.encoder.piece(text) if ids is None else [token for token in ids if token not in self.end_tokens]
         return Generation(text, tokens, reason, given, logprobs, cut)
 
     def _all(self, run: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
-        """Return run(item) for each item, several at once; the first error ends the call."""
+        """Return run(item) for each item, several at once, or raise the first error."""
         if not items:
             return []
         with ThreadPoolExecutor(min(self.concurrency, len(items))) as pool:
