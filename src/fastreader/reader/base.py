@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from fastreader.core.checked import accept, kind_of
@@ -16,10 +17,10 @@ from fastreader.models.passes.prefix_cache import PrefixCache
 from fastreader.models.tree_model import TreeModel
 from fastreader.reader.generation.generate import generate
 from fastreader.reader.local_model import LocalModel
-from fastreader.reader.loglikelihood import Admit, loglikelihood, score
+from fastreader.reader.loglikelihood import Admit, score, score_requests
 from fastreader.reader.prompts.writer import PromptWriter
 
-_TREES, _BOOL = kind_of(Sequence[PrefixTree]), kind_of(bool)
+_TREES, _BOOL, _BOOL_OR_NONE = kind_of(Sequence[PrefixTree]), kind_of(bool), kind_of(bool | None)
 
 
 class ReaderBase(PromptWriter):
@@ -162,17 +163,17 @@ class ReaderBase(PromptWriter):
             OutOfBudgetError: if one sequence alone does not fit in memory.
             NumericsError: if a log-likelihood is not finite.
         """
+        accept("progress", progress, _BOOL_OR_NONE)
+        limits: Any = {"max_batch_tokens": max_batch_tokens, "progress": progress}
         with self._cache() as (kept, keep):
-            return loglikelihood(
-                self.local_model,
+            return score_requests(
+                partial(score, self.local_model, kept=kept, keep=keep, **limits),
+                self.encoder,
+                self.max_length,
                 requests,
                 token_logprobs=token_logprobs,
                 special_tokens=special_tokens,
                 on_overflow=on_overflow,
-                max_batch_tokens=max_batch_tokens,
-                progress=progress,
-                kept=kept,
-                keep=keep,
             )
 
     def generate(

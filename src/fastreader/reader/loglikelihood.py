@@ -26,35 +26,36 @@ from fastreader.reader.local_model import LocalModel
 from fastreader.reader.prompts.encoder import TextEncoder
 
 Admit: TypeAlias = Callable[[Sequence[PrefixTree]], None]
-_BOOL, _BOOL_OR_NONE = kind_of(bool), kind_of(bool | None)
+_BOOL = kind_of(bool)
 
 
-def loglikelihood(
-    local_model: LocalModel,
+def score_requests(
+    score: Callable[[list[tuple[Tokens, Tokens]]], SequenceScores],
+    encoder: TextEncoder,
+    max_length: int | None,
     requests: Iterable[tuple[TextOrTokens, TextOrTokens]],
     *,
     token_logprobs: bool,
-    on_overflow: str,
     special_tokens: bool,
-    max_batch_tokens: int | None,
-    progress: bool | None = None,
-    kept: PrefixCache | None = None,
-    keep: Admit | None = None,
+    on_overflow: str,
 ) -> Results[Loglikelihood]:
-    """Do the work of `Reader.loglikelihood`, with the cache `kept` and its check `keep` as in `score`."""
+    """Do the work of `Reader.loglikelihood` with a reader's `score`, encoder and longest input."""
     accept("token_logprobs", token_logprobs, _BOOL)
-    accept("progress", progress, _BOOL_OR_NONE)
-    sequences, truncated = encode_requests(
-        local_model.encoder, local_model.max_length, requests, special_tokens=special_tokens, on_overflow=on_overflow
-    )
+    accept("special_tokens", special_tokens, _BOOL)
+    check_list("requests", requests, of="pairs")
+    check_choice("on_overflow", on_overflow, ("error", "truncate"))
+    sequences, truncated = [], []
+    for i, request in enumerate(requests):
+        context, continuation = _encode(encoder, i, request, special_tokens)
+        kept = context
+        if on_overflow == "truncate":
+            name = f"requests[{i}]: continuation"
+            kept = leave_room(context, len(continuation), max_length, on_overflow, name="context", new_name=name)
+        sequences.append((kept, continuation))
+        truncated.append(len(context) - len(kept))
     if not sequences:
         return Results([], TreeStats(0, 0, 0, 0), passes=0)
-    scores = score(local_model, sequences, max_batch_tokens=max_batch_tokens, progress=progress, kept=kept, keep=keep)
-    return as_results(scores, truncated, token_logprobs)
-
-
-def as_results(scores: SequenceScores, truncated: Sequence[int], token_logprobs: bool) -> Results[Loglikelihood]:
-    """Return scores as the results of `loglikelihood`, with the tokens cut off each context."""
+    scores = score(sequences)
     results = []
     for i, cut in enumerate(truncated):
         tokens = scores.token_logprobs[i].tolist() if token_logprobs else None
@@ -149,34 +150,6 @@ def _with_best_tokens(
     best = result.argmax.cpu().numpy().astype(np.int64)
     most = model.pair_logprobs(states, replace(tree, targets=best)).logprob.double().cpu().numpy()
     return result, (best[tree.pairs], most[tree.pairs])
-
-
-def encode_requests(
-    encoder: TextEncoder,
-    max_length: int | None,
-    requests: Iterable[tuple[TextOrTokens, TextOrTokens]],
-    *,
-    special_tokens: bool,
-    on_overflow: str,
-) -> tuple[list[tuple[Sequence[int], Sequence[int]]], list[int]]:
-    """Return the token ids of `loglikelihood`'s requests, and how many tokens were cut off each context.
-
-    Raises:
-        InputError, ContextOverflowError: as `Reader.loglikelihood`.
-    """
-    check_list("requests", requests, of="pairs")
-    accept("special_tokens", special_tokens, _BOOL)
-    check_choice("on_overflow", on_overflow, ("error", "truncate"))
-    sequences, truncated = [], []
-    for i, request in enumerate(requests):
-        context, continuation = _encode(encoder, i, request, special_tokens)
-        kept = context
-        if on_overflow == "truncate":
-            name = f"requests[{i}]: continuation"
-            kept = leave_room(context, len(continuation), max_length, on_overflow, name="context", new_name=name)
-        sequences.append((kept, continuation))
-        truncated.append(len(context) - len(kept))
-    return sequences, truncated
 
 
 def _encode(

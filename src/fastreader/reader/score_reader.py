@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import Any
 
 from fastreader.core.checked import checked
 from fastreader.core.protocol import Loglikelihood, Results, SequenceScores, TextOrTokens
-from fastreader.core.tree import Tokens, TreeStats
-from fastreader.reader.loglikelihood import as_results, encode_requests
+from fastreader.core.tree import Tokens
+from fastreader.reader.loglikelihood import score_requests
 from fastreader.reader.prompts.writer import PromptWriter
 
 
@@ -38,9 +40,6 @@ class ScoreReader(PromptWriter, ABC):
         progress: bool | None = None,
     ) -> Results[Loglikelihood]:
         """Return the log-likelihood of each continuation after its context, as `Reader.loglikelihood`."""
-        sequences, truncated = encode_requests(
-            self.encoder, self.max_length, requests, special_tokens=special_tokens, on_overflow=on_overflow
-        )
-        if not sequences:
-            return Results([], TreeStats(0, 0, 0, 0), passes=0)
-        return as_results(self.score(sequences, max_batch_tokens=max_batch_tokens), truncated, token_logprobs)
+        options: Any = {"special_tokens": special_tokens, "on_overflow": on_overflow, "token_logprobs": token_logprobs}
+        score = partial(self.score, max_batch_tokens=max_batch_tokens)
+        return score_requests(score, self.encoder, self.max_length, requests, **options)

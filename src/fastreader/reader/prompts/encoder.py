@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fastreader.core.checks import check_tokens, expect, require
+from fastreader.core.checks import check_tokens, expect, located, require
 from fastreader.core.protocol import TextOrTokens
 from fastreader.errors import FastreaderError, InputError, UnsupportedModelError
 
@@ -128,10 +128,8 @@ class TextEncoder:
             InputError: if `prompt` is neither; the message starts with `name`.
         """
         if isinstance(prompt, str):
-            try:
+            with located(name):
                 return self.start(prompt, trusted=special_tokens) or [self.prefix_token()]
-            except InputError as error:
-                raise InputError(f"{name}: {error}") from error
         check_tokens(name, prompt)
         return prompt if len(prompt) else [self.prefix_token()]
 

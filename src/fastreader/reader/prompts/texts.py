@@ -9,7 +9,7 @@ from collections.abc import Mapping, Set
 from typing import Any, ClassVar, Self
 
 from fastreader.core.checked import checked
-from fastreader.core.checks import check_json, check_keys, expect
+from fastreader.core.checks import check_json, check_keys, expect, located
 from fastreader.data.files import read_object
 from fastreader.data.fingerprints import digest
 from fastreader.errors import InputError
@@ -52,10 +52,8 @@ class PromptTexts:
             InputError: if the file is not TOML or JSON, has an unknown key, or a text is invalid.
         """
         values = read_object(path, (".toml", ".json"))
-        try:
+        with located(os.fspath(path)):
             return cls.from_dict(values)
-        except InputError as error:
-            raise InputError(f"{os.fspath(path)}: {error}") from error
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
