@@ -34,7 +34,7 @@ from fastreader.core.tree import PrefixTree
 from fastreader.models.passes.pass_graphs import PassGraphs, recorder
 from fastreader.models.passes.row_keys import RowKeys
 from fastreader.models.tree_model import TreeModel
-from fastreader.reader.generation.gpu_decoding import DeviceRows
+from fastreader.reader.generation.gpu_decoding import DeviceTexts
 from fastreader.reader.generation.text_so_far import DecodedText as Text
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -140,7 +140,7 @@ def bench_steps(rows: Rows, model: TreeModel, own: Any, name: str, count: int, r
     for way, record in (("launched", None), ("CUDA graph", recorder(model.device))):
         texts = [Text(prompt, STEPS + 8, None, None, tokens=[1]) for prompt in prompts]
         cache = RowKeys(tree, key_values, leaves, STEPS + 8)
-        written = DeviceRows(model, cache, texts, options, frozenset(), record)
+        written = DeviceTexts(model, cache, texts, options, frozenset(), record)
         for _ in range(4):
             written.step().get()
         step = written.step

@@ -105,9 +105,9 @@ def step_milliseconds(model: TreeModel, texts: int, replayed: bool) -> float:
     local_model: Any = SimpleNamespace(model=model, lock=threading.Lock(), end_tokens=frozenset([9]))
     options, leaves = GenerateOptions(max_new_tokens=TOKENS), np.sort(tree.leaves)
     stamps: list[float] = []
-    step = gpu_decoding.DeviceRows.step
+    step = gpu_decoding.DeviceTexts.step
 
-    def stamped(self: gpu_decoding.DeviceRows) -> Any:
+    def stamped(self: gpu_decoding.DeviceTexts) -> Any:
         stamps.append(time.process_time())
         return step(self)
 
@@ -116,7 +116,7 @@ def step_milliseconds(model: TreeModel, texts: int, replayed: bool) -> float:
         patch.object(gpu_decoding, "Readback", NoValues),
         patch.object(gpu_decoding, "graphs_wanted", lambda: replayed),
         patch.object(gpu_decoding, "recorder", lambda device: Nothing),
-        patch.object(gpu_decoding.DeviceRows, "step", stamped),
+        patch.object(gpu_decoding.DeviceTexts, "step", stamped),
     ):
         key_values = model.new_key_values(tree, leaves_only=True)
         model.hidden(tree, key_values=key_values, rows=tree.leaves)

@@ -23,7 +23,7 @@ from fastreader.errors import InputError
 from fastreader.models.passes.row_keys import RowKeys
 from fastreader.models.tree_model import TreeModel
 from fastreader.ops.tree_attention.triton_config import default_config
-from fastreader.reader.generation.gpu_decoding import DeviceRows
+from fastreader.reader.generation.gpu_decoding import DeviceTexts
 from fastreader.reader.generation.text_so_far import DecodedText
 
 TREE = PrefixTree.build([(list(range(40)), [7, 9, i]) for i in range(5)] + [([1, 2, 3], [5, 200])])
@@ -122,7 +122,7 @@ def test_high_multiplies_half_types_only() -> None:
     assert not [name for name, shape in calls if shape in weights and name != "embedding"]  # no weight is converted
 
 
-def written(model: TreeModel, prompts: int) -> tuple[DeviceRows, list[Launches]]:
+def written(model: TreeModel, prompts: int) -> tuple[DeviceTexts, list[Launches]]:
     """Return rows that write after equal prompts, and what each of four steps launched."""
     tree = PrefixTree.build([(list(range(40 + i // 8)), []) for i in range(prompts)])
     key_values = model.new_key_values(tree, leaves_only=True)
@@ -132,7 +132,7 @@ def written(model: TreeModel, prompts: int) -> tuple[DeviceRows, list[Launches]]
     with launching():
         model.hidden(tree, key_values=key_values, rows=tree.leaves)
         cache = RowKeys(tree, key_values, np.sort(tree.leaves), 8)
-        device_rows = DeviceRows(model, cache, rows, options, frozenset([3]))
+        device_rows = DeviceTexts(model, cache, rows, options, frozenset([3]))
     for _ in range(4):
         steps.append(Launches())
         with launching(steps[-1]):
@@ -150,7 +150,7 @@ def test_a_step_copies_nothing_to_the_device_and_waits_for_nothing(model: TreeMo
         names = [name for name, _ in launches.calls]
         first = names.index("rms_norm_kernel")
         assert names[first : first + len(STEP) * LAYERS] == STEP * LAYERS
-    device_rows.select(np.array([0, 2]), device_rows._rows[::2])
+    device_rows.select(np.array([0, 2]), device_rows._texts[::2])
     launches = Launches()
     with launching(launches):
         device_rows.step()

@@ -61,13 +61,13 @@ def here() -> Reader:
 
 def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Count the rows of every step on the device."""
-    rows, launch = [], gpu_decoding.DeviceRows._launch
+    rows, launch = [], gpu_decoding.DeviceTexts._launch
 
-    def count(self: gpu_decoding.DeviceRows) -> None:
-        rows.append(len(self._rows))
+    def count(self: gpu_decoding.DeviceTexts) -> None:
+        rows.append(len(self._texts))
         launch(self)
 
-    monkeypatch.setattr(gpu_decoding.DeviceRows, "_launch", count)
+    monkeypatch.setattr(gpu_decoding.DeviceTexts, "_launch", count)
     return rows
 
 

@@ -36,16 +36,16 @@ def generate(
 ) -> Results[list[Generation]]:
     """Do the work of `Reader.generate`, reusing the keys and values in `kept`."""
     started = time.perf_counter()
-    rows = _new_rows(local_model, accept("prompts", prompts, _PROMPTS), options)
+    texts = _new_texts(local_model, accept("prompts", prompts, _PROMPTS), options)
     computed = cached = passes = 0
-    with track("generating", len(rows), "texts", options.progress) as advance:
+    with track("generating", len(texts), "texts", options.progress) as advance:
         decoding = Decoding(local_model, options, advance)
         while True:
             waiting, contexts = [], []
-            for row in rows:
-                if not row.finish_reason:
-                    waiting.append(row)
-                    contexts.append(([*row.prompt, *row.tokens], ()))
+            for text in texts:
+                if not text.finish_reason:
+                    waiting.append(text)
+                    contexts.append(([*text.prompt, *text.tokens], ()))
             if not waiting:
                 break
             for tree in local_model.plan(contexts, options.max_batch_tokens, new_tokens=options.max_new_tokens):
@@ -55,21 +55,21 @@ def generate(
                 computed += read.computed_tokens
                 cached += read.cached_tokens
                 passes += 1
-    texts: list[list[Generation]] = []
+    groups: list[list[Generation]] = []
     given = new = 0
-    for i, row in enumerate(rows):
+    for i, text in enumerate(texts):
         if i % options.n == 0:
-            texts.append([])
-        texts[-1].append(row.generation(local_model.encoder.text, options))
-        given += len(row.prompt)
-        new += len(row.tokens)
-    stats = TreeStats(len(rows), given + new, computed + new, new if options.token_logprobs else 0, cached)
-    return Results(texts, stats, passes, time.perf_counter() - started)
+            groups.append([])
+        groups[-1].append(text.generation(local_model.encoder.text, options))
+        given += len(text.prompt)
+        new += len(text.tokens)
+    stats = TreeStats(len(texts), given + new, computed + new, new if options.token_logprobs else 0, cached)
+    return Results(groups, stats, passes, time.perf_counter() - started)
 
 
-def _new_rows(local_model: LocalModel, prompts: Iterable[TextOrTokens], options: GenerateOptions) -> list[DecodedText]:
-    """Return `options.n` rows for each prompt, cut to the context where the options allow it."""
-    rows: list[DecodedText] = []
+def _new_texts(local_model: LocalModel, prompts: Iterable[TextOrTokens], options: GenerateOptions) -> list[DecodedText]:
+    """Return `options.n` texts for each prompt, cut to the context where the options allow it."""
+    texts: list[DecodedText] = []
     seen: Counter[tuple[int, ...]] = Counter()
     limit, most = local_model.model.max_length, options.max_new_tokens
     for i, prompt in enumerate(prompts):
@@ -78,7 +78,7 @@ def _new_rows(local_model: LocalModel, prompts: Iterable[TextOrTokens], options:
         key = tuple(shown)
         for _ in range(options.n):
             # Repeated prompts continue the same random stream, so n copies give n different samples.
-            rows.append(
+            texts.append(
                 DecodedText(
                     prompt=shown,
                     room=most if limit is None else min(most, limit + 1 - len(shown)),
@@ -88,70 +88,70 @@ def _new_rows(local_model: LocalModel, prompts: Iterable[TextOrTokens], options:
                 )
             )
             seen[key] += 1
-    return rows
+    return texts
 
 
 def run(decoding: Decoding, tree: PrefixTree, reuse: Reuse | None, members: list[DecodedText]) -> None:
-    """Read one tree of prompts, then decode until every row is finished or must be read again.
+    """Read one tree of prompts, then decode until every text is finished or must be read again.
 
-    If the model's rotary frequencies depend on the length, a row that crosses the threshold is left unfinished: its
+    If the model's rotary frequencies depend on the length, a text that crosses the threshold is left unfinished: its
     cached keys become invalid from that position on.
 
     Args:
         decoding: the call.
-        tree: contexts (prompt and tokens decoded before) of the rows, without continuations.
+        tree: contexts (prompt and tokens decoded before) of the texts, without continuations.
         reuse: cached keys and values for part of the tree, or None.
-        members: the rows, in the tree's order of sequences; extended in place.
+        members: the texts, in the tree's order of sequences; extended in place.
     """
     local_model, advance = decoding.local_model, decoding.advance
     model = local_model.model
     order = np.argsort(tree.leaves, kind="stable")
-    rows, leaves = [members[i] for i in order], tree.leaves[order]
+    texts, leaves = [members[i] for i in order], tree.leaves[order]
     regime = 0 if model.regimes.fixed else model.regimes.of(int(tree.positions[leaves[0]]) + 1)
     room = 0
-    for row in rows:
-        room = max(room, row.room - len(row.tokens))
+    for text in texts:
+        room = max(room, text.room - len(text.tokens))
     key_values = model.new_key_values(tree, reuse, leaves_only=True) if room > 1 else None
     distinct, state_of = np.unique(leaves, return_inverse=True)
     with local_model.lock:
         states = model.hidden(tree, reuse=reuse, key_values=key_values, rows=distinct)
-        finished = _decode_step(decoding, states, state_of, rows)
+        finished = _decode_step(decoding, states, state_of, texts)
     advance(finished)
-    if key_values is None or finished == len(rows):
+    if key_values is None or finished == len(texts):
         return
     if model.writes_on_device and row_keys.why_not(key_values) is None:
-        decode_on_device(decoding, tree, key_values, leaves, rows)
+        decode_on_device(decoding, tree, key_values, leaves, texts)
         return
     cache = DecodeKeys(tree, key_values, leaves, room - 1, row_by_row=model.deterministic)
     while True:
         if finished or not model.regimes.fixed:
             live = []
             for i, position in enumerate(cache.next_positions.tolist()):
-                if not rows[i].finish_reason and model.regimes.of(position + 1) == regime:
+                if not texts[i].finish_reason and model.regimes.of(position + 1) == regime:
                     live.append(i)
             if not live:
                 return
-            if len(live) < len(rows):
-                rows = [rows[i] for i in live]
+            if len(live) < len(texts):
+                texts = [texts[i] for i in live]
                 cache.select(np.asarray(live, dtype=np.int64))
         cache.begin_step()
-        tokens = np.array([row.tokens[-1] for row in rows], dtype=np.int64)
+        tokens = np.array([text.tokens[-1] for text in texts], dtype=np.int64)
         with local_model.lock:
             states = model.forward(tokens, cache.step_positions, cache)
-            finished = _decode_step(decoding, states, None, rows)
+            finished = _decode_step(decoding, states, None, texts)
         if finished:
             advance(finished)
 
 
-def _decode_step(decoding: Decoding, states: Tensor, state_of: IntArray | None, rows: list[DecodedText]) -> int:
-    """Choose the next token of every row, and return the number of rows that it finishes.
+def _decode_step(decoding: Decoding, states: Tensor, state_of: IntArray | None, texts: list[DecodedText]) -> int:
+    """Choose the next token of every text, and return the number of texts that it finishes.
 
-    Row r's distribution comes from ``states[state_of[r]]`` (ascending), or from ``states[r]`` for None.
+    The distribution of text r comes from ``states[state_of[r]]`` (ascending), or from ``states[r]`` for None.
     """
     finished, model, options = 0, decoding.local_model.model, decoding.options
     per = max(1, LOGIT_BYTES // (4 * model.head.weight.shape[0]))
-    for first in range(0, len(rows), per):
-        part = rows[first : first + per]
+    for first in range(0, len(texts), per):
+        part = texts[first : first + per]
         if state_of is None:
             logits = model.logits(states[first : first + per])
         else:
@@ -159,10 +159,10 @@ def _decode_step(decoding: Decoding, states: Tensor, state_of: IntArray | None, 
             logits = model.logits(states[torch.from_numpy(used).to(states.device)])
             if len(used) < len(part):
                 logits = logits[torch.from_numpy(of).to(states.device)]
-        picked = pick(logits, options, [row.draw.random() for row in part if row.draw is not None])
+        picked = pick(logits, options, [text.draw.random() for text in part if text.draw is not None])
         check_finite(model, picked.highest.tolist())
         logprobs = [None] * len(part) if picked.logprobs is None else picked.logprobs.tolist()
-        for row, token, logprob in zip(part, picked.tokens.tolist(), logprobs, strict=True):
-            row.add(token, logprob, decoding.local_model.end_tokens, options.stop_token_ids)
-            finished += bool(row.finish_reason)
+        for text, token, logprob in zip(part, picked.tokens.tolist(), logprobs, strict=True):
+            text.add(token, logprob, decoding.local_model.end_tokens, options.stop_token_ids)
+            finished += bool(text.finish_reason)
     return finished

@@ -25,7 +25,7 @@ from fastreader.reader.generation.sampling import pick
 from fastreader.reader.generation.text_so_far import DecodedText
 from fastreader.reader.local_model import LocalModel
 
-_DRAWS = 256  # random numbers of a row that go to the device at once
+_DRAWS = 256  # random numbers of a text that go to the device at once
 _FEWEST_REPLAYS = 16  # steps that recording must save
 _TOKEN, _HIGHEST, _LOGPROB = range(3)  # rows of a report
 
@@ -46,7 +46,7 @@ class Decoding:
 
 
 def decode_on_device(
-    decoding: Decoding, tree: PrefixTree, prompt: KeyValues, leaves: IntArray, rows: list[DecodedText]
+    decoding: Decoding, tree: PrefixTree, prompt: KeyValues, leaves: IntArray, texts: list[DecodedText]
 ) -> None:
     """Decode texts until all are finished, after the first token of each.
 
@@ -57,22 +57,22 @@ def decode_on_device(
         tree: the prompts.
         prompt: their keys and values.
         leaves: for each text its prompt's last token in the tree.
-        rows: the texts; extended in place.
+        texts: the texts; extended in place.
     """
     local_model, options, eos = decoding.local_model, decoding.options, decoding.local_model.end_tokens
-    live = [i for i, row in enumerate(rows) if not row.finish_reason]
-    rows, leaves = [rows[i] for i in live], leaves[live]
-    if not rows:
+    live = [i for i, text in enumerate(texts) if not text.finish_reason]
+    texts, leaves = [texts[i] for i in live], leaves[live]
+    if not texts:
         return
-    steps = max(row.room - len(row.tokens) for row in rows)
+    steps = max(text.room - len(text.tokens) for text in texts)
     with local_model.lock:
-        device_rows = DeviceRows(local_model.model, RowKeys(tree, prompt, leaves, steps), rows, options, eos)
+        device_texts = DeviceTexts(local_model.model, RowKeys(tree, prompt, leaves, steps), texts, options, eos)
     waiting: tuple[list[DecodedText], Readback] | None = None
     while True:
         launched = None
-        if any(not row.finish_reason and row.room - len(row.tokens) > (waiting is not None) for row in rows):
+        if any(not text.finish_reason and text.room - len(text.tokens) > (waiting is not None) for text in texts):
             with local_model.lock:
-                launched = rows, device_rows.step()
+                launched = texts, device_texts.step()
         if waiting is not None:
             finished = _add(decoding, *waiting)
             if finished:
@@ -80,30 +80,30 @@ def decode_on_device(
         if launched is None:
             return
         waiting = launched
-        live = [i for i, row in enumerate(rows) if not row.finish_reason]
+        live = [i for i, text in enumerate(texts) if not text.finish_reason]
         if not live:
             return
-        if 2 * len(live) <= len(rows):  # before, finished rows cost less than laying out the others again
-            rows = [rows[i] for i in live]
+        if 2 * len(live) <= len(texts):  # before, finished texts cost less than laying out the others again
+            texts = [texts[i] for i in live]
             with local_model.lock:
-                device_rows.select(np.asarray(live, dtype=np.int64), rows)
+                device_texts.select(np.asarray(live, dtype=np.int64), texts)
 
 
-def _add(decoding: Decoding, rows: list[DecodedText], report: Readback) -> int:
+def _add(decoding: Decoding, texts: list[DecodedText], report: Readback) -> int:
     """Add a step's tokens to the texts that were not finished, and return the number of texts that this finishes."""
     model, options, eos = decoding.local_model.model, decoding.options, decoding.local_model.end_tokens
     values, finished = report.get(), 0
-    unfinished = [i for i, row in enumerate(rows) if not row.finish_reason]
+    unfinished = [i for i, text in enumerate(texts) if not text.finish_reason]
     check_finite(model, values[_HIGHEST, unfinished].tolist())
     for i in unfinished:
         logprob = float(values[_LOGPROB, i]) if options.token_logprobs else None
-        rows[i].add(int(values[_TOKEN, i]), logprob, eos, options.stop_token_ids)
-        finished += bool(rows[i].finish_reason)
+        texts[i].add(int(values[_TOKEN, i]), logprob, eos, options.stop_token_ids)
+        finished += bool(texts[i].finish_reason)
     return finished
 
 
 def check_finite(model: TreeModel, highest: Iterable[float]) -> None:
-    """Raise NumericsError if a row's largest logit is not finite."""
+    """Raise NumericsError if a text's largest logit is not finite."""
     if not all(map(math.isfinite, highest)):
         raise NumericsError(
             f"{model.name}: the logits of a next token are not finite; the weights are damaged, or their products "
@@ -111,15 +111,15 @@ def check_finite(model: TreeModel, highest: Iterable[float]) -> None:
         )
 
 
-class DeviceRows:
-    """Rows that write a token a step: their tokens, and whether they are finished, are on the device.
+class DeviceTexts:
+    """Texts that gain a token a step: their tokens, and whether they are finished, are on the device.
 
     A step launches the same kernels on the same memory each time, copies nothing from the host and waits for nothing.
 
     Args:
         model: the model.
-        cache: keys and values of the rows.
-        rows: with their tokens so far; none is finished.
+        cache: keys and values of the texts.
+        texts: with their tokens so far; none is finished.
         options: how tokens are drawn and where texts end.
         eos: tokens by which the model ends its text.
         record: records steps, to replay them; None does so with CUDA graphs if they are wanted.
@@ -129,7 +129,7 @@ class DeviceRows:
         self,
         model: TreeModel,
         cache: RowKeys,
-        rows: list[DecodedText],
+        texts: list[DecodedText],
         options: GenerateOptions,
         eos: frozenset[int],
         *,
@@ -140,28 +140,28 @@ class DeviceRows:
             record = recorder(model.device)
         self._record = record
         upload = Upload(model.device)
-        last, left = (np.array(of) for of in ([r.tokens[-1] for r in rows], [r.room - len(r.tokens) for r in rows]))
+        last, left = (np.array(of) for of in ([r.tokens[-1] for r in texts], [r.room - len(r.tokens) for r in texts]))
         arrays = [last, left, np.array(sorted({*eos, *options.stop_token_ids}), dtype=np.int64)]
         sent = [upload.add(array) for array in arrays]
         self._tokens, self._left, self._ends = (each.get().clone() for each in sent)
         self._finished = torch.zeros_like(self._left, dtype=torch.bool)
-        self._uniforms = torch.zeros((_DRAWS, len(rows)), dtype=torch.float64, device=model.device)
+        self._uniforms = torch.zeros((_DRAWS, len(texts)), dtype=torch.float64, device=model.device)
         self._draw = torch.zeros(1, dtype=torch.int64, device=model.device)
         self._draws_left = 0
-        self._begin(rows)
+        self._begin(texts)
 
-    def _begin(self, rows: list[DecodedText]) -> None:
-        """Start with these rows, whose tokens are in place."""
-        self._rows = rows
+    def _begin(self, texts: list[DecodedText]) -> None:
+        """Start with these texts, whose tokens are in place."""
+        self._texts = texts
         self._recorded: Recorded[Any] | None = None
         self._steps = 0  # since then
-        self._report = torch.zeros((3, len(rows)), dtype=torch.float64, device=self._model.device)
+        self._report = torch.zeros((3, len(texts)), dtype=torch.float64, device=self._model.device)
 
     @torch.inference_mode()
     def step(self) -> Readback:
-        """Write the next token of every row, and return the report of it."""
+        """Decode the next token of every text, and return the report of it."""
         if self._options.temperature and not self._draws_left:
-            drawn = [row.draw.random(_DRAWS) for row in self._rows if row.draw is not None]
+            drawn = [text.draw.random(_DRAWS) for text in self._texts if text.draw is not None]
             self._uniforms.copy_(Upload(self._model.device).add(np.stack(drawn, axis=1)).get())
             self._draw.zero_()
             self._draws_left = _DRAWS
@@ -171,7 +171,7 @@ class DeviceRows:
             self._recorded.replay()
         else:
             self._launch()
-            remaining = max(row.room - len(row.tokens) for row in self._rows)
+            remaining = max(text.room - len(text.tokens) for text in self._texts)
             if self._record is not None and self._steps == 2 and remaining > _FEWEST_REPLAYS:
                 self._recorded = self._record(self._launch)
         return Readback(self._report)
@@ -195,13 +195,13 @@ class DeviceRows:
         self._cache.advance(self._finished)
 
     @torch.inference_mode()
-    def select(self, live: IntArray, rows: list[DecodedText]) -> None:
-        """Continue with these rows only, given by their places among the present ones."""
+    def select(self, live: IntArray, texts: list[DecodedText]) -> None:
+        """Continue with these texts only, given by their places among the present ones."""
         places = Upload(self._model.device).add(live).get()
         self._cache.select(live, places)
         kept = (each[..., places] for each in (self._tokens, self._left, self._finished, self._uniforms))
         self._tokens, self._left, self._finished, self._uniforms = kept
-        self._begin(rows)
+        self._begin(texts)
 
 
 class Readback:
