@@ -34,7 +34,7 @@ class Checkpoint:
         self._cache, self._keys = cache, keys
 
     def recall(self, index: int, step: int, request: Request | PrefixRead) -> tuple[Replies, StageCost] | None:
-        """Return the replies to request number `step` of program `index`, and their cost; None if it has none."""
+        """Return the saved replies to request number `step` of program `index` and their cost, or None."""
         key = self._key(index, step, request)
         row = self._cache.get([key]).get(key)
         if row is None:
