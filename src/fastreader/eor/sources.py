@@ -1,7 +1,8 @@
 """Make sources, which are functions from a question to ranked passages.
 
-A source is any callable ``source(question)``. `as_source` also takes retrievers of LangChain, LlamaIndex and Haystack,
-recognised by their methods, so that none is imported.
+A source is any callable ``source(question)`` that returns texts, `Passage`s, mappings or documents of other libraries
+(`fastreader.data.documents.as_passage`), or None. `as_source` also takes retrievers of LangChain, LlamaIndex and
+Haystack, recognised by their methods, so that none is imported.
 """
 
 from __future__ import annotations
