@@ -22,7 +22,7 @@ def rerank_many(
     """Yield the rankings of questions that are scored together, or by halves if that fails.
 
     Args:
-        reader: as for `rerank`.
+        reader: see `rerank`.
         examples: the questions.
         on_error: called for a question that cannot be ranked, which is then left out; by default the error is raised.
         **options: further arguments of `rerank`.

@@ -22,8 +22,8 @@ _PUNCTUATION = str.maketrans("", "", string.punctuation)
 def normalise(text: str) -> str:
     """Return SQuAD's normal form of `text`, which may be empty, as for "The" or "...".
 
-    >>> normalise("The  Eiffel Tower!")
-    'eiffel tower'
+    >>> normalise("The  River Nile!")
+    'river nile'
     """
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
 
