@@ -15,10 +15,10 @@ ARM64_CXX ?= aarch64-linux-gnu-g++
 ARM64_QEMU ?= qemu-aarch64 -L /usr/aarch64-linux-gnu
 INPUTS := pyproject.toml setup.py constraints.txt $(wildcard csrc/*)
 
-.PHONY: demo test test-integrations test-site lint audit fuzz faults sanitize kernels arm64 format docs bench bench-ops bench-eor bench-gpu model encoder clean help
+.PHONY: demo test test-integrations test-site lint audit fuzz faults sanitize kernels arm64 format docs bench compile-report bench-ops bench-eor bench-gpu model encoder clean help
 
 help:
-	@echo "make demo       what the order of passages does to an answer, with the packaged reader"
+	@echo "make demo       what fastreader shows and does, in a minute, with the packaged reader"
 	@echo "make test       all tests"
 	@echo "make sanitize   the C++ kernels under AddressSanitizer and UndefinedBehaviorSanitizer (g++)"
 	@echo "make kernels    the C++ kernels of this machine against plain loops, without torch"
@@ -30,9 +30,10 @@ help:
 	@echo "make fuzz       long searches for inputs that break something: about 20 minutes"
 	@echo "make faults     kills, full disks, other writers and clocks: about 15 minutes"
 	@echo "make docs       the documentation, in build/site"
-	@echo "make bench      the pass against transformers on workload W1, then a tenth of all workloads in each precision"
+	@echo "make bench      one packed pass against transformers: one question, workload W1, a tenth of all workloads"
 	@echo "make bench-ops  the operators against their alternatives"
 	@echo "make bench-eor  learning and counting votes"
+	@echo "make compile-report   registers, memory and instructions of every Triton kernel, in build/compile-report.md"
 	@echo "make bench-gpu  on a CUDA device, in 9 minutes: kernels, whole passes, its tests"
 
 $(BIN)/python:
@@ -136,8 +137,12 @@ docs: $(VENV)/.developing
 	$(BIN)/mkdocs build --strict
 
 bench: $(VENV)/.developing model
+	$(BIN)/python benchmarks/packing_gain.py --model $(MODEL)
 	$(BIN)/python benchmarks/side_by_side.py
 	$(BIN)/python -m pytest benchmarks/end_to_end
+
+compile-report: $(VENV)/.developing
+	$(BIN)/python tests/ops/compile_report.py --full --types bf16 fp32
 
 bench-ops: $(VENV)/.developing
 	$(BIN)/python -m pytest benchmarks/ops

@@ -24,11 +24,11 @@ from typing import Any
 import numpy as np
 import peers
 import torch
+from groups import Group
 from scipy.stats import kendalltau
 from workloads import Workload
 
 from fastreader import Example, Reader, Template, load_examples
-from fastreader.cli.packing_gain.groups import Group
 from fastreader.data.result_log import ResultLog, iter_results
 from fastreader.models.loading.packaged import PACKAGED, folder_of
 from fastreader.models.machine.product_rates import ways

@@ -19,9 +19,9 @@ import sys
 from dataclasses import replace
 
 import numpy as np
+import workloads
 
 import fastreader as fr
-from fastreader.cli.demo import bundled
 
 
 def main() -> None:
@@ -37,7 +37,7 @@ def main() -> None:
     here = fr.Reader.load(arguments.model, device="cpu", precision="exact")
     there = fr.ServerReader(arguments.url, tokenizer=arguments.tokenizer, engine=arguments.engine)
     print(there)
-    examples = bundled()[: arguments.questions]
+    examples = fr.load_examples(workloads.SHORT)[: arguments.questions]
     differences = []
     for example in examples:
         asked = replace(example, candidates=[*example.answers[:1], "no one knows"])

@@ -22,9 +22,9 @@ import httpx
 import machine
 import numpy as np
 import uvicorn
+import workloads
 
 import fastreader as fr
-from fastreader.cli.demo import bundled
 from fastreader.integrations.serve.app import create_app
 from fastreader.integrations.serve.settings import ServerSettings
 
@@ -41,7 +41,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path)
     arguments = parser.parse_args()
     reader = fr.Reader.load(arguments.model, precision=arguments.precision)
-    examples = bundled()[:QUESTIONS]
+    examples = fr.load_examples(workloads.SHORT)[:QUESTIONS]
     queries = [example.question for example in examples]
     texts = [[passage.text for passage in example.passages] for example in examples]
     direct = {

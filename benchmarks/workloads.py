@@ -14,13 +14,15 @@ import random
 from dataclasses import dataclass
 from pathlib import Path
 
+from groups import Group
+
 from fastreader import Example, Passage, Template, load_examples
-from fastreader.cli.packing_gain.groups import Group
 from fastreader.permutations import cyclic
 from fastreader.reader.prompts.encoder import TextEncoder
 from fastreader.reader.prompts.pieces import encode
 
 BUNDLED = Path(__file__).parent.parent / "examples" / "questions.jsonl"
+SHORT = Path(__file__).parent / "short_questions.jsonl"  # a dozen, of three short passages each
 NAMES = ("w1", "w1p", "w2", "w3", "w4")
 
 

@@ -27,8 +27,6 @@ from gpu_rows import DecodedText, Rates, Rows
 from gpu_workloads import SEQUENCES, SHAPES, Sequences
 from torch.profiler import ProfilerActivity, profile
 
-from fastreader.cli.packing_gain import peers
-from fastreader.cli.packing_gain.groups import Group
 from fastreader.core.options import GenerateOptions
 from fastreader.core.tree import PrefixTree
 from fastreader.models.passes.pass_graphs import PassGraphs, recorder
@@ -39,7 +37,9 @@ from fastreader.reader.generation.text_so_far import DecodedText as Text
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+import peers
 import work
+from groups import Group
 
 PRODUCTS = {"fast": "bf16", "high": "bf16x3", "exact": "torch"}
 ROUNDS, SECONDS = 5, 6.0  # of a way, whichever ends first

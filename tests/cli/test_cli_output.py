@@ -13,6 +13,7 @@ from helpers.commands import COMMAND, ONE, ids, run
 from helpers.support import byte_tokenizer, tiny_llama
 
 from fastreader.cli.inputs import check_output, check_writable
+from fastreader.cli.options import OutputArguments
 from fastreader.data.result_log import iter_results
 from fastreader.data.write import trec_lines
 from fastreader.errors import InputError
@@ -188,16 +189,17 @@ def test_a_full_disk_loses_nothing_computed_before(model, questions, tmp_path):
 def test_a_file_that_is_gone_on_with_needs_no_folder_to_write_to(tmp_path, monkeypatch):
     there = tmp_path / "scores.jsonl"
     there.touch()
+    resumed = OutputArguments(output=there, resume=True)
     monkeypatch.setattr(os, "access", lambda path, mode: path == there)
-    check_output(there, None, True, None)
+    check_output(resumed, None)
     with pytest.raises(InputError, match="cannot be written to"):
-        check_output(tmp_path / "new.jsonl", None, True, None)
+        check_output(OutputArguments(output=tmp_path / "new.jsonl", resume=True), None)
     with pytest.raises(InputError, match="cannot be written to"):
         check_writable("--plot", there)
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     with pytest.raises(InputError, match=r"scores.jsonl cannot be written to"):
-        check_output(there, None, True, None)
-    check_output(there, None, True, None, cost=True)
+        check_output(resumed, None)
+    check_output(resumed, None, cost=True)
 
 
 def test_near_scores_stay_apart_in_a_trec_run():

@@ -1,7 +1,7 @@
 """Compile every Triton kernel ahead of time for every target, without a GPU, and report the results.
 
-`python tests/ops/compile_report.py` prints a sample of the cases as a table, and with `--full` all of them;
-`--write docs/compile-report.md` writes the table to that file.
+`python tests/ops/compile_report.py` prints a sample of the cases as a table, and with `--full` writes all of them to
+build/compile-report.md; `--write FILE` names another file. `make compile-report` writes all in bfloat16 and float32.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from fastreader.ops.tree_attention import triton_config as attention
 from fastreader.ops.tree_attention.triton_kernel import tree_attention_kernel
 from fastreader.ops.triton_support import TARGETS
 
+REPORT = Path(__file__).parents[2] / "build" / "compile-report.md"
 SHARED_LIMIT = {80: 166_912, 89: 101_376, 90: 232_448, 100: 232_448, 120: 101_376}  # bytes a program
 # The matrix instruction of half types. sm_120 has no tcgen05, so Triton uses mma.sync.
 MATRIX = {80: "mma.sync", 89: "mma.sync", 90: "wgmma", 100: "tcgen05", 120: "mma.sync"}
@@ -44,6 +45,19 @@ MATRIX_PATTERN = {
 }
 # For each bucket of configurations, its largest size or a padded one; with 576 come values of 512.
 SIZES = (40, 64, 96, 128, 192, 256, 512, 576)
+
+
+_HEAD = """# Compile report
+
+Every Triton kernel (docs/kernels.md), compiled ahead of time by Triton {version} and its ptxas. `variant` has three
+query heads per key head, a window, a soft cap, lse and a value size 8 below the key size; `attention-*-decode` and
+`few` are tiles of 16 rows; `decode-*` is `decode_attention`, whose variant has a window, a soft cap, sinks and
+slopes. `block` is M x N x D x Dv (padded) for attention, rows x vocabulary x hidden columns for logprob, rows x Dv
+for merging, rows x width for rms-norm, rows x half x rest for rotary, width for gate, tokens x D (x Dv) for the
+recurrences' pairs and chunks, channels (x states) for the other scans, and tokens x channels for causal-conv. The
+type is that of the inputs, and for rms-norm, rotary and gate that of the output. `stack` and `shared` are bytes.
+
+"""
 
 
 class Loop(NamedTuple):
@@ -442,17 +456,20 @@ def main() -> None:
     parser.add_argument("--full", action="store_true", help="every combination; takes minutes")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--types", nargs="+", choices=NAMES.values(), default=list(NAMES.values()))
-    parser.add_argument("--write", type=Path, help="replace the table that ends this file")
+    parser.add_argument("--write", type=Path, help="file of the report; with --full build/compile-report.md by default")
     arguments = parser.parse_args()
     cases = full_cases() if arguments.full else default_cases()
     cases = [case for case in cases if NAMES[case.dtype] in arguments.types]
     with ThreadPoolExecutor(arguments.threads) as pool:
         results = list(pool.map(compile_case, cases))
-    if arguments.write is None:
+    path = arguments.write or (REPORT if arguments.full else None)
+    if path is None:
         print(table(results))
-    else:
-        kept, _, _ = arguments.write.read_text().partition("\n| target |")
-        arguments.write.write_text(f"{kept}\n{table(results)}\n")
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"{_HEAD.format(version=triton.__version__)}{table(results)}\n")
+    faulty = sum(bool(result.faults()) for result in results)
+    print(f"{len(results)} kernels, {faulty} with faults: {path}")
 
 
 if __name__ == "__main__":

@@ -29,9 +29,10 @@ _NO_MEMORY = (
 
 
 def main() -> None:
-    """Run the command line; errors of ours, of the operating system and of memory become one line on standard error.
+    """Run the command line, and report an error in one line on standard error.
 
-    Typer itself ends a command with 1 when nobody reads its output any more.
+    That covers errors of fastreader, of the operating system and of memory; any other keeps its traceback. Typer
+    itself ends a command with 1 when nobody reads its output any more.
     """
     try:
         with stop_on_signals():

@@ -12,33 +12,36 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fastreader.cli import options
-from fastreader.cli.inputs import check_writable, examples, use_cache
+from fastreader.cli.inputs import check_writable
+from fastreader.cli.spread import spread
 from fastreader.core.checks import located
 
 if TYPE_CHECKING:
     from fastreader.data import Example
 
 
+@spread
 def arrange(
-    file: options.FileArgument = None,
-    question: options.QuestionOption = None,
-    passage: options.PassageOption = None,
+    *,
+    questions: options.QuestionArguments,
     model: options.ModelOption = "smollm2-135m",
     bias: Annotated[
         Path | None,
-        typer.Option(help="A calibration or an arranger's file; by default those at hand.", show_default=False),
+        typer.Option(
+            help="A calibration, or the file of an arranger; by default what is installed or shipped.",
+            show_default=False,
+        ),
     ] = None,
     template: options.TemplateOption = None,
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", help="File to write instead of standard output.", show_default=False),
     ] = None,
-    limit: options.LimitOption = None,
     cache_dir: options.CacheOption = None,
 ) -> None:
     """Put the best passages where the reader's position bias is largest, by the retriever's scores.
 
-    No model is loaded: the calibration of the reader named by --model says where. Writes the questions with their
+    No model is loaded: the calibration of the reader named by --model says where. Prints the questions with their
     passages in reading order, for `fastreader ask -` or `fastreader score -`.
 
     Examples:
@@ -53,14 +56,14 @@ def arrange(
     from fastreader.passages.arrange import arrange as placed
     from fastreader.reader.prompts.template import Template
 
-    use_cache(cache_dir)
+    options.use_cache(cache_dir)
     if output is not None:
         check_writable("--output", output)
     prompts = Template.load(template) if template else None
     arranger = Arranger.load(bias) if bias else Arranger.for_reader(model, prompts)
 
     def arranged() -> Iterator[Example]:
-        for example in examples(file, question, passage, None, limit, None):
+        for example in questions.read():
             with located(f"id {example.id}"):
                 yield replace(example, passages=placed(example.passages, arranger))
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from rich.console import Group, RenderableType
 
-from fastreader.cli.inputs import examples as read_examples
+from fastreader.cli.options import QuestionArguments
 from fastreader.cli.screen import Text
 from fastreader.cli.tables.moi import ranked_table
 from fastreader.cli.tables.sure import explain as explain_stages
@@ -97,7 +97,7 @@ class Asking:
 
     @classmethod
     def of(cls, name: str, flags: Mapping[str, Any]) -> Asking:
-        """Check a method and its options; an option that is None was not given.
+        """Check a method and those of its options that are not None.
 
         Raises:
             InputError: if there is no such method, or an option does not apply to it or is invalid.
@@ -153,7 +153,7 @@ def answers(
     progress: bool | None = None,
     on_error: OnError | None = None,
 ) -> Iterator[Answer]:
-    """Yield the answers in the questions' order; answers that `output` holds are taken from it.
+    """Yield the answers in the questions' order, and take from `output` those that it holds.
 
     Args:
         reader: answers.
@@ -269,7 +269,7 @@ def _named(example: Example, error: FastreaderError) -> FastreaderError:
 
 
 def _check_applicable(method: str, given: Mapping[str, Any]) -> None:
-    """Check that the method exists and the options apply to it; the message names the methods that an option is for."""
+    """Check that the method exists and that the options apply to it, or name the methods that an option is for."""
     family, variant = family_of(method)
     every = [(other, name) for other in FAMILIES.values() for name in names(other)]
     for option in given:
@@ -279,14 +279,14 @@ def _check_applicable(method: str, given: Mapping[str, Any]) -> None:
 
 
 def _pooling(method: StudyMethod) -> StudyMethod:
-    """Return the method; MoI without a bias of its own learns one from the questions of the run."""
+    """Return the method, with a pool if it is MoI without a bias, so that it learns one from the questions."""
     if not isinstance(method, MoiMethod) or method.bias is not None:
         return method
     return replace(method, options={**method.options, "pool": Pool()})
 
 
 def _shots(file: Path) -> list[tuple[str, str]]:
-    answered = list(read_examples(file, None, None, None, None, None))
+    answered = list(QuestionArguments(file).read())
     for example in answered:
         require(bool(example.answers), f"--shots: {file} has no answer for the question {example.question!r}")
     return [(example.question, example.answers[0]) for example in answered]

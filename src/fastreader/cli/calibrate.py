@@ -10,19 +10,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fastreader.cli import options
-from fastreader.cli.inputs import check_writable, examples, model_settings, remaining, use_cache
-from fastreader.cli.label_free import measure
+from fastreader.cli.inputs import Resumed, check_writable
 from fastreader.cli.screen import Screen, say
+from fastreader.cli.spread import spread
 from fastreader.core.checks import expect, given, require
 from fastreader.core.progress import track
 from fastreader.data import Example
 from fastreader.data.result_log import ResultLog, iter_results
 
 if TYPE_CHECKING:
-    from fastreader.moi import PositionBias
+    from fastreader.moi import CalibrationCost, PositionBias
 
 
+@spread
 def calibrate(
+    *,
     file: Annotated[Path, typer.Argument(help="Questions with passages: .json or .jsonl, also gzipped; 30 or more.")],
     scores: Annotated[
         Path | None,
@@ -35,7 +37,6 @@ def calibrate(
     passages: Annotated[
         int, typer.Option("--num-passages", "-n", help="N, the number of passages of each question.", min=3)
     ] = 5,
-    model: options.ModelOption = "smollm2-135m",
     permutations: Annotated[
         str | None,
         typer.Option(
@@ -57,23 +58,18 @@ def calibrate(
         bool,
         typer.Option(
             "--probe",
-            help="Also move each question's gold passage through the places: decides the sign; kept beside --scores.",
+            help="Also move each question's gold passage through the places: decides the sign; kept next to --scores.",
         ),
     ] = False,
     install: Annotated[
         bool, typer.Option("--install", help="Install it in the cache folder, where rerank and ask find it.")
     ] = False,
     plot: Annotated[Path | None, typer.Option(help="Draw the bias to this file.", show_default=False)] = None,
-    template: options.TemplateOption = None,
     limit: options.LimitOption = None,
-    max_batch_tokens: options.MaxBatchTokensOption = None,
     cost: options.CostOption = False,
     progress: options.ProgressOption = None,
-    adapter: options.AdapterOption = None,
-    device: options.DeviceOption = "auto",
-    dtype: options.DtypeOption = "auto",
-    precision: options.PrecisionOption = "fast",
-    cache_dir: options.CacheOption = None,
+    prompt: options.PromptArguments,
+    reader: options.ReaderArguments,
 ) -> None:
     """Measure how much each place in the prompt counts for this reader (MoI's position bias).
 
@@ -96,12 +92,9 @@ def calibrate(
     from fastreader.moi.calibration.probe import gold_of, right_answers
     from fastreader.moi.calibration.store import keep as install_bias
     from fastreader.permutations import resolve
-    from fastreader.reader.prompts.template import Template
-    from fastreader.reader.reader import Reader
     from fastreader.scoring.api import permutation_cost, score_permutations
     from fastreader.scoring.results import PermutationScores
 
-    use_cache(cache_dir)
     for option, path in (("--output", output), ("--plot", plot), ("--scores", scores)):
         if path is not None:
             check_writable(option, path)
@@ -113,56 +106,37 @@ def calibrate(
     expect(prune is None or prune < passages, "--prune", f"fewer places than the {passages} passages", prune)
     whole = prune is None or not probe
     require(whole, "--probe: moves gold passages through all places of whole orderings; leave out --prune")
-    prompts = Template.load(template) if template else Template()
+    prompts = prompt.texts()
     wanted = permutations or ("latin:2" if passages == 3 else "latin:3")  # N = 3 has two squares
     resolve(wanted, passages, seed)
-    chosen = [e for e in examples(file, None, None, None, None, None) if len(e.passages) >= passages][:limit]
+    chosen = [e for e in options.QuestionArguments(file).read() if len(e.passages) >= passages][:limit]
     expect(len(chosen) >= 2, str(file), f"at least 2 questions with {passages} passages", len(chosen))
     chosen = [replace(e, passages=e.passages[:passages], candidates=[]) for e in chosen]
-    chosen = list(remaining(iter(chosen), None, True, None, {}))  # each with an id of its own
+    chosen = list(Resumed(None).left(iter(chosen)))  # each with an id of its own
     gold = {_key(e): gold_of(e.passages) for e in chosen}
     settings = {"permutations": wanted, "seed": seed, "passages": passages, "template": prompts.to_dict()}
-    settings |= model_settings(model, dtype, precision, adapter) | ({} if prune is None else {"prune": prune})
-    load = cache(lambda: Reader.load(model, device=device, dtype=dtype, precision=precision, adapter=adapter))
+    settings |= reader.settings() | ({} if prune is None else {"prune": prune})
+    load = cache(reader.load)
     known = sum(place is not None for place in gold.values())
     if known < 2 and permutations is None and prune is None and not probe:
-        bias = measure(
-            load(),
-            chosen,
-            scores,
-            limit=limit,
-            install=install,
-            only_cost=cost,
-            progress=progress,
-            num_passages=passages,
-            template=prompts,
-            seed=seed,
-            max_batch_tokens=max_batch_tokens,
-        )
-        if bias is not None:
+        measured: dict[str, Any] = {"num_passages": passages, "template": prompts, "seed": seed}
+        measured |= {"max_batch_tokens": prompt.max_batch_tokens} | ({} if limit is None else {"most": limit})
+        _print_first_cost(moi.calibration_cost(load(), chosen, **measured))
+        if not cost:
+            bias = moi.calibrate_reader(load(), chosen, output=scores, keep=install, progress=progress, **measured)
+            _print_settled(bias, install)
             _show(bias, file, output, plot)
         return
+    scoring: dict[str, Any] = {"permutations": wanted, "prune": prune, "seed": seed, "template": prompts}
+    scoring |= {"question_only": True, "query_likelihood": True, "max_batch_tokens": prompt.max_batch_tokens}
     if cost:
-        common: dict[str, Any] = {"permutations": wanted, "prune": prune, "seed": seed, "template": prompts}
-        common |= {"question_only": True, "query_likelihood": True, "max_batch_tokens": max_batch_tokens}
-        tokens = sum(permutation_cost(load(), e, **common).computed_tokens for e in chosen)
+        tokens = sum(permutation_cost(load(), e, **scoring).computed_tokens for e in chosen)
         typer.echo(f"{len(chosen)} questions: {tokens:,} tokens to compute")
         return
     kept = given(scores, "--scores: questions with labels need it, the file that keeps their scores")
 
     def score(todo: list[Example]) -> Iterator[tuple[str, dict[str, Any]]]:
-        for result in score_permutations(
-            load(),
-            todo,
-            permutations=wanted,
-            prune=prune,
-            seed=seed,
-            template=prompts,
-            question_only=True,
-            query_likelihood=True,
-            max_batch_tokens=max_batch_tokens,
-            progress=progress,
-        ):
+        for result in score_permutations(load(), todo, progress=progress, **scoring):
             yield str(result.id), result.to_dict()
 
     def move(todo: list[Example]) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -170,9 +144,8 @@ def calibrate(
             for e in todo:
                 place = gold[_key(e)]
                 assert place is not None
-                found = moi.probe(
-                    load(), [e], [place], template=prompts, max_batch_tokens=max_batch_tokens, progress=False
-                )
+                most = prompt.max_batch_tokens
+                found = moi.probe(load(), [e], [place], template=prompts, max_batch_tokens=most, progress=False)
                 yield _key(e), found.to_dict()
                 advance(1)
 
@@ -203,6 +176,21 @@ def calibrate(
     if install:
         say(f"installed: {install_bias(bias)}")
     _show(bias, file, output, plot)
+
+
+def _print_first_cost(cost: CalibrationCost) -> None:
+    say(
+        f"no labels: {cost.first_tokens:,} tokens to compute for the first look at 20 questions, "
+        f"{cost.all_tokens:,} if all {cost.questions} are needed"
+    )
+
+
+def _print_settled(bias: PositionBias, install: bool) -> None:
+    count = bias.measured_on["questions"]
+    if not bias.measured_on["settled"]:
+        say(f"not settled after {count} questions, and not installed: {bias.reason}")
+    else:
+        say(f"settled by {count} questions{', and installed' if install else ''}")
 
 
 def _show(bias: PositionBias, file: Path, output: Path | None, plot: Path | None) -> None:
@@ -240,11 +228,11 @@ def _rows(
     examples: list[Example],
     make: Callable[[list[Example]], Iterator[tuple[str, dict[str, Any]]]],
 ) -> list[dict[str, Any]]:
-    """Return a row for each example, in their order; those that the file lacks are made and added to it."""
+    """Return a row for each example, in order, after adding the rows that the file lacks."""
     with ResultLog(path, settings=settings, resume=True) as log:
-        digests: dict[str, str] = {}
-        if todo := list(remaining(iter(examples), None, False, log, digests)):
+        kept = Resumed(log)
+        if todo := list(kept.left(iter(examples), question_only=False)):
             for key, result in make(todo):
-                log.append(key, result, example=digests.pop(key))
+                kept.append(key, result)
     rows = {row["id"]: row for row in iter_results(path)}
     return [rows[_key(e)] for e in examples]

@@ -1,4 +1,4 @@
-"""The Typer application; one module for each command."""
+"""The Typer application, with one module for each command."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from fastreader import __version__
 from fastreader.cli import (
     arrange,
     ask,
-    bench,
     calibrate,
     conflicts,
     demo,
@@ -37,7 +36,6 @@ app = typer.Typer(
 )
 app.command()(demo.demo)
 app.command()(score.score)
-app.command()(bench.bench)
 app.command()(rerank.rerank)
 app.command()(arrange.arrange)
 app.command()(conflicts.conflicts)

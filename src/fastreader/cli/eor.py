@@ -10,21 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fastreader.cli import options
-from fastreader.cli.inputs import check_output, model_settings, remaining, use_cache
+from fastreader.cli.inputs import Resumed, check_output
 from fastreader.cli.screen import say
+from fastreader.cli.spread import spread
 from fastreader.cli.votes import show
-from fastreader.cli.voting import (
-    FitOption,
-    MetricOption,
-    PoolingOption,
-    SaveOption,
-    SimilarityOption,
-    SupportOption,
-    VoterOption,
-    check_right,
-    fit_voter,
-    read_voting,
-)
+from fastreader.cli.voting import VoterArguments, check_right, fit_voter
 from fastreader.core.checks import expect, require
 from fastreader.core.progress import track
 from fastreader.data.fingerprints import file_digest
@@ -35,7 +25,9 @@ if TYPE_CHECKING:
     from fastreader.eor import Answers
 
 
+@spread
 def eor(
+    *,
     file: Annotated[Path, typer.Argument(help="Lines {question, answers}; passages in it are ignored.")],
     source: Annotated[
         list[str] | None,
@@ -51,7 +43,6 @@ def eor(
         ),
     ] = None,
     depth: Annotated[int, typer.Option(help="A source returns at most this many passages.", min=1)] = 20,
-    model: options.ModelOption = "smollm2-135m",
     texts: Annotated[
         str,
         typer.Option(
@@ -60,31 +51,14 @@ def eor(
         ),
     ] = "default",
     max_new_tokens: Annotated[int, typer.Option(help="At most this many tokens of an answer.", min=1)] = 32,
-    similarity: SimilarityOption = None,
-    pooling: PoolingOption = "mean",
-    voter: VoterOption = None,
-    fit: FitOption = False,
-    metric: MetricOption = "em",
-    save: SaveOption = None,
-    min_support: SupportOption = None,
-    seed: options.SeedOption = 0,
+    voter: VoterArguments,
     keep_documents: Annotated[
         bool, typer.Option(help="Also write the documents that were read, for the error analysis.")
     ] = False,
-    output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", help="Append answers and votes to this .jsonl file.", show_default=False),
-    ] = None,
-    resume: options.ResumeOption = False,
     limit: options.LimitOption = None,
     batch_size: options.BatchSizeOption = 8,
-    format: options.FormatOption = None,
-    progress: options.ProgressOption = None,
-    adapter: options.AdapterOption = None,
-    device: options.DeviceOption = "auto",
-    dtype: options.DtypeOption = "auto",
-    precision: options.PrecisionOption = "fast",
-    cache_dir: options.CacheOption = None,
+    output: options.OutputArguments,
+    reader: options.ReaderArguments,
 ) -> None:
     """Answer questions from several retrievers and let the answers vote.
 
@@ -100,14 +74,12 @@ def eor(
     from fastreader.data import load_questions
     from fastreader.eor import Answers, Retrievers, answer, load_texts
     from fastreader.eor.plan import Expressions
-    from fastreader.reader.reader import Reader
 
-    use_cache(cache_dir)
-    check_output(output, file, resume, format)
-    voting = read_voting(similarity, pooling, voter, fit, metric, save, min_support, seed)
+    check_output(output, file)
+    voting = voter.check()
     words = load_texts(texts)
     examples = load_questions(file, limit=limit)
-    if fit:
+    if voter.fit:
         check_right(examples)
     files = _files(source or [])
     specs = list(retriever or [*(f"{name}@5" for name in files), "ReFree"])
@@ -115,7 +87,7 @@ def eor(
     Expressions(specs, files, reader=True)
     voting.check_retrievers(specs)
     settings: dict[str, Any] = {
-        **model_settings(model, dtype, precision, adapter),
+        **reader.settings(),
         "retrievers": specs,
         "sources": {name: file_digest(path) for name, path in files.items()},
         "depth": depth,
@@ -127,43 +99,41 @@ def eor(
     with ExitStack() as stack:
 
         def open_log(path: Path) -> ResultLog:
-            return stack.enter_context(ResultLog(path, settings=settings, resume=resume))
+            return stack.enter_context(ResultLog(path, settings=settings, resume=output.resume))
 
         # An existing file is checked before the model is loaded; a new one is created after, when it will be used.
-        if output is not None and resume and output.is_file():
-            _check_sources(output, files, settings["sources"])
-        log = open_log(output) if output is not None and output.exists() else None
+        path = output.output
+        if path is not None and output.resume and path.is_file():
+            _check_sources(path, files, settings["sources"])
+        log = open_log(path) if path is not None and path.exists() else None
         sources = _sources(files, depth)
-        reader = Reader.load(model, device=device, dtype=dtype, precision=precision, adapter=adapter)
-        fitted = voting.voter(reader)
-        retrievers = Retrievers(specs, sources, reader=reader, texts=words)
-        if output is not None and log is None:
-            log = open_log(output)
-        digests: dict[str, str] = {}
-        todo = list(remaining(iter(examples), None, True, log, digests, answers=True))
+        loaded = reader.load()
+        fitted = voting.voter(loaded)
+        retrievers = Retrievers(specs, sources, reader=loaded, texts=words)
+        if path is not None and log is None:
+            log = open_log(path)
+        kept = Resumed(log)
+        todo = list(kept.left(iter(examples), answers=True))
         found: list[Answers] = []
-        with track("answering", len(todo), "questions", progress) as advance:
+        with track("answering", len(todo), "questions", output.progress) as advance:
             for start in range(0, len(todo), batch_size):
                 part = todo[start : start + batch_size]
                 retrieved = retrievers.retrieve(part)
                 rows = answer(
-                    reader, retrieved, texts=words, max_new_tokens=max_new_tokens, keep_documents=keep_documents
+                    loaded, retrieved, texts=words, max_new_tokens=max_new_tokens, keep_documents=keep_documents
                 )
                 for row, vote in zip(rows, fitted.vote(rows), strict=True):
-                    if log is not None:
-                        assert row.id is not None
-                        values = {**row.to_dict(), "vote": vote.to_dict()}
-                        log.append(row.id, values, example=digests.pop(row.id))
+                    kept.append(row.id, {**row.to_dict(), "vote": vote.to_dict()})
                 found += rows
                 advance(len(part))
         if log is not None:
-            assert output is not None
-            say(f"{len(found)} answered now, {len(log)} in {output}")
-            found = [Answers.from_dict(row) for row in iter_results(output)]
-    if fit:
+            assert path is not None
+            say(f"{len(found)} answered now, {len(log)} in {path}")
+            found = [Answers.from_dict(row) for row in iter_results(path)]
+    if voter.fit:
         fit_voter(fitted, found, voting)
-    if output is None:
-        show(list(zip(found, fitted.vote(found), strict=True)), format or options.Format.table)
+    if path is None:
+        show(list(zip(found, fitted.vote(found), strict=True)), output.format or options.Format.table)
 
 
 def _files(sources: list[str]) -> dict[str, Path]:

@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fastreader.cli.inputs import use_cache
-from fastreader.cli.options import CacheOption
+from fastreader.cli.options import CacheOption, use_cache
 from fastreader.core.checks import require
 
 app = typer.Typer(help="Readers that ship inside Python packages: list, pull, path.", no_args_is_help=True)

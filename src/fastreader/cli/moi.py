@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import ExitStack
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,9 +12,10 @@ import typer
 
 from fastreader.cli import options
 from fastreader.cli.calibrations import UNCALIBRATED
-from fastreader.cli.inputs import Skipped, check_output, examples, model_settings, remaining, use_cache
+from fastreader.cli.inputs import Resumed, Skipped, check_output
 from fastreader.cli.output import Writer
 from fastreader.cli.screen import say
+from fastreader.cli.spread import spread
 from fastreader.core.progress import track
 from fastreader.data.result_log import ResultLog
 from fastreader.data.write import trec_lines
@@ -23,38 +25,25 @@ if TYPE_CHECKING:
     from fastreader.moi import Ranked
 
 
+@spread
 def moi(
-    file: options.FileArgument = None,
-    question: options.QuestionOption = None,
-    passage: options.PassageOption = None,
-    model: options.ModelOption = "smollm2-135m",
+    *,
+    questions: options.SkippableArguments,
     bias: Annotated[
         Path | None,
         typer.Option(help="A calibration; by default the one installed or shipped for this use.", show_default=False),
     ] = None,
     order: Annotated[str, typer.Option(help="matched (largest utility at the best place) or descending.")] = "matched",
     max_passages: Annotated[int, typer.Option(help="Number of passages scored; the others follow them.", min=1)] = 10,
-    prune: options.PruneOption = None,
-    prune_mass: options.PruneMassOption = None,
     stop_p_best: Annotated[
         float | None,
         typer.Option(help="Add orderings until a passage is best with this probability.", show_default=False),
     ] = None,
-    seed: options.SeedOption = 0,
-    template: options.TemplateOption = None,
-    max_batch_tokens: options.MaxBatchTokensOption = None,
-    output: options.OutputOption = None,
-    resume: options.ResumeOption = False,
-    limit: options.LimitOption = None,
-    skip_errors: options.SkipErrorsOption = False,
     cost: options.CostOption = False,
-    format: options.RankFormatOption = None,
-    progress: options.ProgressOption = None,
-    adapter: options.AdapterOption = None,
-    device: options.DeviceOption = "auto",
-    dtype: options.DtypeOption = "auto",
-    precision: options.PrecisionOption = "fast",
-    cache_dir: options.CacheOption = None,
+    orderings: options.OrderingArguments,
+    prompt: options.PromptArguments,
+    output: options.RankOutputArguments,
+    reader: options.ReaderArguments,
 ) -> None:
     """Reorder the passages for the reader, by the scores of many orders (MoI).
 
@@ -70,64 +59,50 @@ def moi(
     from fastreader.moi import PositionBias, Stopping, plan
     from fastreader.moi import rerank as run
     from fastreader.moi.calibration.store import at_hand
-    from fastreader.reader.prompts.template import Template
-    from fastreader.reader.reader import Reader
 
-    use_cache(cache_dir)
-    skip = Skipped()
-    check_output(output, file, resume, format, cost=cost)
-    questions = examples(file, question, passage, None, limit, skip if skip_errors else None)
-    prompts = Template.load(template) if template else Template()
+    skip = Skipped(questions.skip_errors)
+    check_output(output, questions.file, cost=cost)
+    examples = questions.read(None, skip.on_error)
+    prompts = prompt.texts()
     calibration = PositionBias.load(bias) if bias else None
-    what: dict[str, Any] = {"max_passages": max_passages, "prune": prune, "prune_mass": prune_mass, "seed": seed}
+    what: dict[str, Any] = {"max_passages": max_passages, **asdict(orderings)}
     with ExitStack() as stack:
         log = None
-        reader = Reader.load(model, device=device, dtype=dtype, precision=precision, adapter=adapter)
-        if output is not None and (not cost or (resume and output.exists())):
+        loaded = reader.load()
+        if output.output is not None and (not cost or (output.resume and output.output.exists())):
             settings = {**what, "order": order, "stop_p_best": stop_p_best, "template": prompts.to_dict()}
-            settings |= model_settings(model, dtype, precision, adapter)
-            found = at_hand(reader.describe(), prompts.digest()) if calibration is None else calibration.to_dict()
+            settings |= reader.settings()
+            found = at_hand(loaded.describe(), prompts.digest()) if calibration is None else calibration.to_dict()
             settings["bias"] = found
-            log = stack.enter_context(ResultLog(output, settings=settings, resume=resume, read_only=cost))
-        digests: dict[str, str] = {}
-        advance = stack.enter_context(track("ranking", limit, "questions", False if cost else progress))
-        shown = options.RankFormat.table if format is None else format
+            log = stack.enter_context(ResultLog(output.output, settings=settings, resume=output.resume, read_only=cost))
+        what |= {"bias": calibration, "template": prompts, "max_batch_tokens": prompt.max_batch_tokens}
+        stopping = None if stop_p_best is None else Stopping(p_best=stop_p_best, same_order=None)
+        kept = Resumed(log)
+        advance = stack.enter_context(
+            track("ranking", questions.limit, "questions", False if cost else output.progress)
+        )
+        shown = output.format or options.RankFormat.table
         writer: Writer[Ranked] = Writer(None if log or cost else shown.value, ranked_table, lambda r: r.to_dict())
         stack.enter_context(writer)
         given = computed = most = count = 0
         noted = False
-        for example in remaining(questions, None, True, log, digests, scores=prune_mass is not None):
+        for example in kept.left(examples, scores=orderings.prune_mass is not None):
             try:
                 if cost:
-                    planned = plan(
-                        reader, example, bias=calibration, template=prompts, max_batch_tokens=max_batch_tokens, **what
-                    ).cost
+                    planned = plan(loaded, example, **what).cost
                     given, computed, count = given + planned.full, computed + planned.computed_tokens, count + 1
                     most += planned.computed_tokens + planned.full
                     continue
-                ranked = run(
-                    reader,
-                    example,
-                    bias=calibration,
-                    order=order,
-                    template=prompts,
-                    stopping=None if stop_p_best is None else Stopping(p_best=stop_p_best, same_order=None),
-                    max_batch_tokens=max_batch_tokens,
-                    **what,
-                )
+                ranked = run(loaded, example, order=order, stopping=stopping, **what)
                 lines = _trec(ranked) if log is None and shown is options.RankFormat.trec else []
             except (InputError, NumericsError, OutOfBudgetError) as error:
-                located = f"id {example.id}: {error}"
-                if not skip_errors:
-                    raise type(error)(located) from error
-                skip(located)
+                skip.fail(example, error)
                 continue
             if ranked.bias_source.startswith("none") and shown is not options.RankFormat.table and not noted:
                 say(f"note: {UNCALIBRATED}")
                 noted = True
             if log is not None:
-                assert ranked.id is not None
-                log.append(ranked.id, ranked.to_dict(), example=digests.pop(ranked.id))
+                kept.append(ranked.id, ranked.to_dict())
             elif shown is options.RankFormat.trec:
                 sys.stdout.writelines(lines)
             else:

@@ -1,12 +1,25 @@
-"""Options that several commands share."""
+"""Options that several commands share: types of single ones, and dataclasses of those that go together."""
 
 from __future__ import annotations
 
+import logging
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
+
+from fastreader.cli.model_settings import model_settings
+from fastreader.core.checks import check_text, require
+from fastreader.data import Example, Passage, iter_examples
+
+if TYPE_CHECKING:
+    from fastreader.integrations.ray import ActorPool
+    from fastreader.reader.prompts.template import Template
+    from fastreader.reader.reader import Reader
 
 
 class Format(StrEnum):
@@ -26,6 +39,10 @@ class RankFormat(StrEnum):
     trec = "trec"
 
 
+CacheOption = Annotated[
+    Path | None,
+    typer.Option("--cache-dir", help="Folder of pulled models.", envvar="FASTREADER_CACHE", show_default=False),
+]
 ModelOption = Annotated[
     str, typer.Option("--model", "-m", help="Packaged name, folder, GGUF file or hub id.", envvar="FASTREADER_MODEL")
 ]
@@ -33,66 +50,227 @@ AdapterOption = Annotated[
     str | None,
     typer.Option(help="Folder or hub id of a PEFT adapter (LoRA), merged into the model.", show_default=False),
 ]
-DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
-DtypeOption = Annotated[
-    str,
-    typer.Option(
-        help="How weights are stored: auto, bfloat16, float16, float32, float64, or file (a quantised GGUF as it is)."
-    ),
-]
-PrecisionOption = Annotated[
-    str, typer.Option(help="fast (bfloat16 operands), high (split in two, near float32) or exact (float32).")
-]
-CacheOption = Annotated[
-    Path | None,
-    typer.Option("--cache-dir", help="Folder of pulled models.", envvar="FASTREADER_CACHE", show_default=False),
-]
-FileArgument = Annotated[
-    Path | None,
-    typer.Argument(
-        help="Questions with passages: .json or .jsonl, also gzipped; - for standard input.", show_default=False
-    ),
-]
-QuestionOption = Annotated[str | None, typer.Option("--question", "-q", help="One question, instead of a file.")]
-PassageOption = Annotated[
-    list[str] | None, typer.Option("--passage", "-p", help="A passage; repeat, in the retriever's order.")
-]
-PruneOption = Annotated[
-    int | None, typer.Option(help="Read only this many places of each ordering.", min=1, show_default=False)
-]
-PruneMassOption = Annotated[
-    float | None,
-    typer.Option(
-        help="Read the shortest beginning that holds this share of the retriever's softmaxed scores.",
-        show_default=False,
-    ),
-]
 TemplateOption = Annotated[Path | None, typer.Option(help="Prompt texts, a TOML or JSON file.", show_default=False)]
 LimitOption = Annotated[int | None, typer.Option(help="Process at most N questions.", min=1, show_default=False)]
+CandidateOption = Annotated[
+    list[str] | None,
+    typer.Option("--candidate", "-c", help="A candidate answer; repeat. Replaces the file's candidates."),
+]
 SeedOption = Annotated[int, typer.Option(help="Seed of whatever is drawn at random.")]
 MaxBatchTokensOption = Annotated[
     int | None,
     typer.Option(help="At most this many tokens in one pass; by default from free memory.", min=1, show_default=False),
 ]
 BatchSizeOption = Annotated[int, typer.Option(help="Number of questions processed together.", min=1)]
-OutputOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--output", "-o", help="Append results to this .jsonl file, not to standard output.", show_default=False
-    ),
-]
-ResumeOption = Annotated[bool, typer.Option("--resume", help="Continue --output where it stopped.")]
-SkipErrorsOption = Annotated[
-    bool, typer.Option(help="Report questions that cannot be read or scored, and continue with the next.")
-]
 CostOption = Annotated[
     bool, typer.Option("--cost", help="Print the tokens it would take (with --resume, what is left), without running.")
 ]
 FormatOption = Annotated[Format | None, typer.Option("--format", "-f", help="Output format.", show_default="table")]
-RankFormatOption = Annotated[
-    RankFormat | None, typer.Option("--format", "-f", help="Output format.", show_default="table")
-]
 ProgressOption = Annotated[
     bool | None,
     typer.Option("--progress/--no-progress", help="Show progress.", show_default="on a terminal"),
 ]
+
+
+def use_cache(folder: Path | None) -> None:
+    """Use `folder`, unless it is None, as the folder of pulled models from now on."""
+    if folder is not None:
+        os.environ["FASTREADER_CACHE"] = str(folder)
+
+
+@dataclass(frozen=True)
+class ReaderArguments:
+    """Name a reader, and say how it is loaded."""
+
+    panel: ClassVar[str] = "Reader"
+    model: ModelOption = "smollm2-135m"
+    adapter: AdapterOption = None
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto"
+    dtype: Annotated[
+        str,
+        typer.Option(
+            help="How weights are stored: auto, bfloat16, float16, float32, float64, or file (a quantised GGUF as it "
+            "is)."
+        ),
+    ] = "auto"
+    precision: Annotated[
+        str, typer.Option(help="fast (bfloat16 operands), high (split in two, near float32) or exact (float32).")
+    ] = "fast"
+    cache_dir: CacheOption = None
+
+    def __post_init__(self) -> None:
+        use_cache(self.cache_dir)  # before anything looks for a model or a calibration
+
+    @property
+    def loading(self) -> dict[str, Any]:
+        """The arguments of `Reader.load` except the model."""
+        return {"device": self.device, "dtype": self.dtype, "precision": self.precision, "adapter": self.adapter}
+
+    def load(self) -> Reader:
+        """Load the reader."""
+        from fastreader.reader.reader import Reader
+
+        return Reader.load(self.model, **self.loading)
+
+    def settings(self) -> dict[str, str]:
+        """Return the settings that identify the model and its adapter, without loading them."""
+        return model_settings(self.model, self.dtype, self.precision, self.adapter)
+
+
+@dataclass(frozen=True)
+class QuestionArguments:
+    """Name a file of questions, or give one question with its passages."""
+
+    panel: ClassVar[str] = "Questions"
+    file: Annotated[
+        Path | None,
+        typer.Argument(
+            help="Questions with passages: .json or .jsonl, also gzipped; - for standard input.",
+            show_default=False,
+            rich_help_panel="Arguments",
+        ),
+    ] = None
+    question: Annotated[str | None, typer.Option("--question", "-q", help="One question, instead of a file.")] = None
+    passage: Annotated[
+        list[str] | None, typer.Option("--passage", "-p", help="A passage; repeat, in the retriever's order.")
+    ] = None
+    limit: LimitOption = None
+
+    def read(
+        self, candidates: list[str] | None = None, on_error: Callable[..., object] | None = None
+    ) -> Iterator[Example]:
+        """Return the questions of the file (- is standard input), or the one of --question and --passage.
+
+        Raises:
+            InputError: if both or neither are given, the file does not exist, or a text is not valid Unicode.
+        """
+        require((self.file is None) != (self.question is None), "expected a file or --question, one of the two")
+        for text in candidates or []:
+            check_text("--candidate", text, empty=True)
+        if self.file is None:
+            assert self.question is not None
+            check_text("--question", self.question, empty=True)
+            passages = self.passage or []
+            for text in passages:
+                check_text("--passage", text, empty=True)
+            return iter([Example(self.question, [Passage(p) for p in passages], candidates=candidates or [])])
+        file = standard_input(self.file)
+        require(not self.passage, "--passage: goes with --question; a file brings its own passages")
+        require(file.exists(), f"{file}: no such file")
+        return iter_examples(file, limit=self.limit, on_error=on_error)
+
+
+def standard_input(file: Path) -> Path:
+    """Return the path of standard input for -, and any other path as it is."""
+    return Path("/dev/stdin") if file == Path("-") else file
+
+
+@dataclass(frozen=True)
+class SkippableArguments(QuestionArguments):
+    """Name questions, and say whether those that fail are skipped."""
+
+    skip_errors: Annotated[
+        bool, typer.Option(help="Report questions that cannot be read or scored, and continue with the next.")
+    ] = False
+
+
+@dataclass(frozen=True)
+class OrderingArguments:
+    """Say how much of each ordering is read."""
+
+    panel: ClassVar[str] = "Orderings"
+    prune: Annotated[
+        int | None, typer.Option(help="Read only this many places of each ordering.", min=1, show_default=False)
+    ] = None
+    prune_mass: Annotated[
+        float | None,
+        typer.Option(
+            help="Read the shortest beginning that holds this share of the retriever's softmaxed scores.",
+            show_default=False,
+        ),
+    ] = None
+    seed: SeedOption = 0
+
+
+@dataclass(frozen=True)
+class PromptArguments:
+    """Choose the prompt's texts and the size of a pass."""
+
+    panel: ClassVar[str] = "Prompts and passes"
+    template: TemplateOption = None
+    max_batch_tokens: MaxBatchTokensOption = None
+
+    def texts(self) -> Template:
+        """Return the prompt's texts, the default ones without --template."""
+        from fastreader.reader.prompts.template import Template
+
+        return Template.load(self.template) if self.template else Template()
+
+
+@dataclass(frozen=True)
+class _ResultArguments:
+    panel: ClassVar[str] = "Results"
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", help="Append results to this .jsonl file, not to standard output.", show_default=False
+        ),
+    ] = None
+    resume: Annotated[bool, typer.Option("--resume", help="Continue --output where it stopped.")] = False
+    progress: ProgressOption = None
+
+
+@dataclass(frozen=True)
+class OutputArguments(_ResultArguments):
+    """Say where results go."""
+
+    format: FormatOption = None
+
+
+@dataclass(frozen=True)
+class RankOutputArguments(_ResultArguments):
+    """Say where rankings go."""
+
+    format: Annotated[
+        RankFormat | None, typer.Option("--format", "-f", help="Output format.", show_default="table")
+    ] = None
+
+
+@dataclass(frozen=True)
+class RayArguments:
+    """Name the actors of Ray that a command runs over."""
+
+    panel: ClassVar[str] = "Many machines"
+    ray: Annotated[
+        str | None,
+        typer.Option(
+            "--ray",
+            metavar="ADDRESS",
+            help="Run over actors of Ray: local (this machine), auto or HOST:PORT.",
+            show_default=False,
+        ),
+    ] = None
+    ray_actors: Annotated[
+        int | None, typer.Option(help="Number of actors, each with a reader.", min=1, show_default="1")
+    ] = None
+    ray_gpus: Annotated[
+        float | None, typer.Option(help="Number of GPUs of each actor, may be a fraction.", min=0, show_default="0")
+    ] = None
+
+    def pool(self, batch_size: int = 32) -> ActorPool | None:
+        """Return the pool of --ray, or None without it.
+
+        Raises:
+            InputError: if another option of the group is given without --ray.
+            MissingExtraError: if Ray is not installed.
+        """
+        if self.ray is None:
+            require(self.ray_actors is None, "--ray-actors: needs --ray, the address")
+            require(self.ray_gpus is None, "--ray-gpus: needs --ray, the address")
+            return None
+        from fastreader.integrations.ray import ActorPool
+        from fastreader.integrations.ray.pool import require_ray
+
+        require_ray()
+        logging.getLogger("ray.data").setLevel(logging.WARNING)  # it reports the plan of every dataset
+        return ActorPool(self.ray, self.ray_actors or 1, self.ray_gpus or 0, batch_size=batch_size)

@@ -17,7 +17,7 @@ Result = TypeVar("Result")
 
 
 class Writer(Generic[Result]):
-    """Write one result after another; a context manager.
+    """Write one result after another, as a context manager.
 
     Args:
         format: "json" (one list), "jsonl", or anything else for tables; None writes nothing.

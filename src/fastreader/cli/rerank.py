@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fastreader.cli import options
-from fastreader.cli.cluster import RayActorsOption, RayGpusOption, RayOption, pool_of
-from fastreader.cli.inputs import Skipped, check_output, examples, model_settings, remaining, use_cache
+from fastreader.cli.inputs import Resumed, Skipped, check_output
 from fastreader.cli.output import Writer
+from fastreader.cli.spread import spread
 from fastreader.core.checks import check_choice
 from fastreader.core.progress import track
 from fastreader.data.result_log import ResultLog
@@ -26,46 +26,37 @@ if TYPE_CHECKING:
 _TOGETHER = 32  # questions that share a call, so that a result does not wait for the whole file
 
 
+@spread
 def rerank(
-    file: options.FileArgument = None,
-    question: options.QuestionOption = None,
-    passage: options.PassageOption = None,
-    model: options.ModelOption = "smollm2-135m",
+    *,
+    questions: options.SkippableArguments,
     method: Annotated[
         str,
-        typer.Option(help="query_likelihood (each passage alone), moi, or a baseline such as qg, pairwise, rankgpt."),
+        typer.Option(
+            help="query_likelihood (each passage by itself), moi, or a baseline such as qg, pairwise, rankgpt."
+        ),
     ] = "query_likelihood",
     top_n: Annotated[
         int | None, typer.Option("--top-n", "-n", help="Number of passages returned.", min=1, show_default=False)
     ] = None,
     bias: Annotated[
         Path | None,
-        typer.Option(help="A calibration for moi; by default the largest at hand.", show_default=False),
+        typer.Option(
+            help="A calibration for moi; by default the largest that is installed or shipped.", show_default=False
+        ),
     ] = None,
     uncalibrated: Annotated[
         bool, typer.Option("--uncalibrated", help="Let moi rank by query likelihood without a calibration.")
     ] = False,
     seed: options.SeedOption = 0,
-    template: options.TemplateOption = None,
-    max_batch_tokens: options.MaxBatchTokensOption = None,
-    output: options.OutputOption = None,
-    resume: options.ResumeOption = False,
-    limit: options.LimitOption = None,
-    skip_errors: options.SkipErrorsOption = False,
-    format: options.RankFormatOption = None,
-    progress: options.ProgressOption = None,
-    adapter: options.AdapterOption = None,
-    device: options.DeviceOption = "auto",
-    dtype: options.DtypeOption = "auto",
-    precision: options.PrecisionOption = "fast",
-    cache_dir: options.CacheOption = None,
-    ray: RayOption = None,
-    ray_actors: RayActorsOption = None,
-    ray_gpus: RayGpusOption = None,
+    prompt: options.PromptArguments,
+    output: options.RankOutputArguments,
+    reader: options.ReaderArguments,
+    actors: options.RayArguments,
 ) -> None:
     """Order passages by their relevance to the question.
 
-    By default a passage's relevance is what it adds to the likelihood of the question, each passage read alone.
+    By default a passage's relevance is what it adds to the likelihood of the question, each passage read by itself.
 
     Examples:
 
@@ -82,55 +73,48 @@ def rerank(
     from fastreader.moi.calibration.store import at_hand
     from fastreader.passages.ranking import RERANKERS
     from fastreader.passages.ranking.batches import rerank_many
-    from fastreader.reader.prompts.template import Template
-    from fastreader.reader.reader import Reader
 
-    use_cache(cache_dir)
-    skip = Skipped()
+    skip = Skipped(questions.skip_errors)
     check_choice("--method", method, RERANKERS)
-    check_output(output, file, resume, format)
-    questions = examples(file, question, passage, None, limit, skip if skip_errors else None)
-    prompts = Template.load(template) if template else Template()
+    check_output(output, questions.file)
+    examples = questions.read(None, skip.on_error)
+    prompts = prompt.texts()
     calibration = PositionBias.load(bias) if bias else None
     settings: dict[str, Any] = {"method": method, "top_n": top_n, "uncalibrated": uncalibrated, "seed": seed}
-    pool = pool_of(ray, ray_actors, ray_gpus, _TOGETHER)
+    pool = actors.pool(_TOGETHER)
     placed = "moi" in method or method.endswith("-matched")
-    loading: dict[str, Any] = {"device": device, "dtype": dtype, "precision": precision, "adapter": adapter}
-    on_error = (lambda _, error: skip(str(error))) if skip_errors else None
     with ExitStack() as stack:
         log = None
-        searches = output is not None and placed and calibration is None
+        searches = output.output is not None and placed and calibration is None
         # Actors load their own; this process only one whose calibrations it looks for.
-        reader = Reader.load(model, **loading) if pool is None or searches else None
-        call = {**settings, "bias": calibration, "template": prompts, "max_batch_tokens": max_batch_tokens}
-        if output is not None:
-            kept = {**settings, "template": prompts.to_dict()} | model_settings(model, dtype, precision, adapter)
-            kept["bias"] = calibration.to_dict() if placed and calibration is not None else None
+        loaded = reader.load() if pool is None or searches else None
+        call: dict[str, Any] = {**settings, "bias": calibration, "template": prompts, "on_error": skip.on_error}
+        call["max_batch_tokens"] = prompt.max_batch_tokens
+        if output.output is not None:
+            recorded = {**settings, "template": prompts.to_dict(), **reader.settings()}
+            recorded["bias"] = calibration.to_dict() if placed and calibration is not None else None
             if searches:
-                assert reader is not None
-                kept["bias"] = at_hand(reader.describe(), prompts.digest())
-            log = stack.enter_context(ResultLog(output, settings=kept, resume=resume))
-        digests: dict[str, str] = {}
-        advance = stack.enter_context(track("ranking", limit, "questions", progress))
-        shown = options.RankFormat.table if format is None else format
+                assert loaded is not None
+                recorded["bias"] = at_hand(loaded.describe(), prompts.digest())
+            log = stack.enter_context(ResultLog(output.output, settings=recorded, resume=output.resume))
+        kept = Resumed(log)
+        advance = stack.enter_context(track("ranking", questions.limit, "questions", output.progress))
+        shown = output.format or options.RankFormat.table
         writer: Writer[Reranked] = Writer(None if log else shown.value, reranked_table, lambda r: r.to_dict())
         stack.enter_context(writer)
-        left = remaining(questions, None, True, log, digests, scores=True)
+        left = kept.left(examples, scores=True)
         if pool is None:
-            assert reader is not None
+            assert loaded is not None
             groups = iter(lambda: list(islice(left, _TOGETHER)), [])
-            results: Iterator[Reranked] = (
-                r for g in groups for r in rerank_many(reader, g, on_error=on_error, progress=False, **call)
-            )
+            results: Iterator[Reranked] = (r for g in groups for r in rerank_many(loaded, g, progress=False, **call))
         else:
-            from fastreader.integrations import ray as actors
+            from fastreader.integrations import ray
 
-            source = actors.ReaderReference.of(model, **loading)
-            results = actors.rerank(source, left, pool=pool, ordered=log is None, on_error=on_error, **call)
+            source = ray.ReaderReference.of(reader.model, **reader.loading)
+            results = ray.rerank(source, left, pool=pool, ordered=log is None, **call)
         for ranked in results:
             if log is not None:
-                assert ranked.id is not None
-                log.append(ranked.id, ranked.to_dict(), example=digests.pop(ranked.id))
+                kept.append(ranked.id, ranked.to_dict())
             elif shown is options.RankFormat.trec:
                 sys.stdout.writelines(_trec(ranked))
             else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,10 +12,10 @@ import typer
 from rich.console import RenderableType
 
 from fastreader.cli import options
-from fastreader.cli.cluster import RayActorsOption, RayGpusOption, RayOption, pool_of
-from fastreader.cli.inputs import Skipped, check_output, examples, model_settings, remaining, use_cache
+from fastreader.cli.inputs import Resumed, Skipped, check_output
 from fastreader.cli.output import Writer
 from fastreader.cli.screen import Screen, say
+from fastreader.cli.spread import spread
 from fastreader.core.checks import require
 from fastreader.data import Example
 from fastreader.data.result_log import ResultLog
@@ -25,57 +26,36 @@ if TYPE_CHECKING:
     from fastreader.scoring.results import PermutationScores
 
 
+@spread
 def score(
-    file: Annotated[
-        Path | None,
-        typer.Argument(
-            help="Questions with passages and candidates: .json or .jsonl, also gzipped; - for standard input.",
-            show_default=False,
-        ),
-    ] = None,
-    question: options.QuestionOption = None,
-    passage: options.PassageOption = None,
-    candidate: Annotated[
-        list[str] | None, typer.Option("--candidate", "-c", help="An answer to score; repeat. Overrides the file's.")
-    ] = None,
-    model: options.ModelOption = "smollm2-135m",
+    *,
+    questions: options.SkippableArguments,
+    candidate: options.CandidateOption = None,
     permutations: Annotated[
         str, typer.Option(help="identity, cyclic, cyclic_reversed, random[:M], latin[:SQUARES], prefix_sharing[:M].")
     ] = "cyclic",
-    seed: options.SeedOption = 0,
-    prune: options.PruneOption = None,
-    prune_mass: options.PruneMassOption = None,
-    template: options.TemplateOption = None,
+    orderings: options.OrderingArguments,
     question_only: Annotated[bool, typer.Option(help="Score the question without candidates.")] = False,
     score_passages: Annotated[
-        bool, typer.Option(help="Also score log P(passages); costs the LM head at every token.")
+        bool, typer.Option(help="Also score log P(passages), which costs the LM head at every token.")
     ] = False,
     closed_book: Annotated[bool, typer.Option(help="Also score the candidates without passages.")] = False,
     query_likelihood: Annotated[
-        bool, typer.Option(help="Also score the question after each passage alone (query likelihood).")
+        bool, typer.Option(help="Also score the question after each passage by itself (query likelihood).")
     ] = False,
     token_logprobs: Annotated[bool, typer.Option(help="Keep every token's log-probability (json and jsonl).")] = False,
     on_overflow: Annotated[
         str, typer.Option(help="If a prompt is too long: error, drop_passages or truncate.")
     ] = "error",
-    max_batch_tokens: options.MaxBatchTokensOption = None,
-    output: options.OutputOption = None,
-    resume: options.ResumeOption = False,
-    limit: options.LimitOption = None,
-    skip_errors: options.SkipErrorsOption = False,
     cost: options.CostOption = False,
-    format: options.FormatOption = None,
-    progress: options.ProgressOption = None,
-    adapter: options.AdapterOption = None,
-    device: options.DeviceOption = "auto",
-    dtype: options.DtypeOption = "auto",
-    precision: options.PrecisionOption = "fast",
-    cache_dir: options.CacheOption = None,
-    ray: RayOption = None,
-    ray_actors: RayActorsOption = None,
-    ray_gpus: RayGpusOption = None,
+    prompt: options.PromptArguments,
+    output: options.OutputArguments,
+    reader: options.ReaderArguments,
+    actors: options.RayArguments,
 ) -> None:
     """Score candidate answers (log-likelihoods) under many orderings of the passages.
+
+    Questions need passages and, without --question-only, candidates.
 
     Examples:
 
@@ -86,21 +66,16 @@ def score(
       fastreader score -q "Which river is in Cairo?" -p "The Nile is in Egypt." -p "The Seine is in Paris." -c Nile
     """
     from fastreader.cli.tables.scores import UNLIMITED
-    from fastreader.reader.prompts.template import Template
-    from fastreader.reader.reader import Reader
     from fastreader.scoring.api import permutation_cost, score_permutations
     from fastreader.scoring.results import PermutationScores
 
-    use_cache(cache_dir)
-    skip = Skipped()
-    check_output(output, file, resume, format, cost=cost)
-    questions = examples(file, question, passage, candidate, limit, skip if skip_errors else None)
-    prompts = Template.load(template) if template else Template()
+    skip = Skipped(questions.skip_errors)
+    check_output(output, questions.file, cost=cost)
+    examples = questions.read(candidate, skip.on_error)
+    prompts = prompt.texts()
     what: dict[str, Any] = {
+        **asdict(orderings),
         "permutations": permutations,
-        "seed": seed,
-        "prune": prune,
-        "prune_mass": prune_mass,
         "template": prompts,
         "question_only": question_only,
         "score_passages": score_passages,
@@ -108,57 +83,51 @@ def score(
         "query_likelihood": query_likelihood,
         "on_overflow": on_overflow,
     }
-    pool = pool_of(ray, ray_actors, ray_gpus)
+    pool = actors.pool()
     require(pool is None or not cost, "--cost: is counted on this machine; leave out --ray")
-    loading: dict[str, Any] = {"device": device, "dtype": dtype, "precision": precision, "adapter": adapter}
     with ExitStack() as stack:
 
         def open_log(path: Path) -> ResultLog:
-            settings = {**what, "template": prompts.to_dict(), "token_logprobs": token_logprobs}
-            settings |= model_settings(model, dtype, precision, adapter)
-            return stack.enter_context(ResultLog(path, settings=settings, resume=resume, read_only=cost))
+            settings = {**what, "template": prompts.to_dict(), "token_logprobs": token_logprobs, **reader.settings()}
+            return stack.enter_context(ResultLog(path, settings=settings, resume=output.resume, read_only=cost))
 
         # An existing file is checked before the model is loaded; a new one is created after, when it will be used.
         # The cost of what a resumed run would still score needs only an existing file.
-        wanted = output if not cost or (resume and output is not None and output.exists()) else None
+        path = output.output
+        wanted = path if not cost or (output.resume and path is not None and path.exists()) else None
         log = open_log(wanted) if wanted is not None and wanted.exists() else None
-        reader: Any = Reader.load(model, **loading) if pool is None else None  # actors load their own
+        loaded: Any = reader.load() if pool is None else None  # actors load their own
         if wanted is not None and log is None:
             log = open_log(wanted)
-        digests: dict[str, str] = {}
-        todo = remaining(questions, candidate, question_only, log, digests, scores=prune_mass is not None)
+        kept = Resumed(log)
+        todo = kept.left(examples, candidate, question_only=question_only, scores=orderings.prune_mass is not None)
         if cost:
-            _print_costs(
-                todo,
-                lambda example: permutation_cost(reader, example, candidates=candidate, **what),
-                skip if skip_errors else None,
-            )
+            _print_costs(todo, lambda example: permutation_cost(loaded, example, candidates=candidate, **what), skip)
         else:
             run: dict[str, Any] = {
                 "candidates": candidate,
                 "token_logprobs": token_logprobs,
-                "max_batch_tokens": max_batch_tokens,
+                "max_batch_tokens": prompt.max_batch_tokens,
+                "on_error": skip.on_error,
                 **what,
             }
-            on_error = (lambda *failed: skip(str(failed[-1]))) if skip_errors else None
             if pool is None:
-                results = score_permutations(reader, todo, progress=progress, on_error=on_error, **run)
+                results = score_permutations(loaded, todo, progress=output.progress, **run)
             else:
-                from fastreader.integrations import ray as actors
+                from fastreader.integrations import ray
 
-                source = actors.ReaderReference.of(model, **loading)
-                results = actors.score(source, todo, pool=pool, ordered=log is None, on_error=on_error, **run)
+                source = ray.ReaderReference.of(reader.model, **reader.loading)
+                results = ray.score(source, todo, pool=pool, ordered=log is None, **run)
             done = 0
-            shown = None if output is not None else (format or options.Format.table).value
+            shown = None if path is not None else (output.format or options.Format.table).value
             with Writer(shown, _table, PermutationScores.to_dict, width=UNLIMITED) as writer:
                 for result in results:
                     if log is not None:
-                        assert result.id is not None
-                        log.append(result.id, result.to_dict(), example=digests.pop(result.id))
+                        kept.append(result.id, result.to_dict())
                     writer.write(result)
                     done += 1
             if log is not None:
-                say(f"{done} scored now, {len(log)} in {output}")
+                say(f"{done} scored now, {len(log)} in {path}")
     skip.finish()
 
 
@@ -169,18 +138,13 @@ def _table(result: PermutationScores) -> RenderableType:
     return scores_table(result, screen.width if screen.is_terminal else None)
 
 
-def _print_costs(
-    examples: Iterator[Example], cost: Callable[[Example], TreeStats], skip: Callable[[str], None] | None
-) -> None:
+def _print_costs(examples: Iterator[Example], cost: Callable[[Example], TreeStats], skip: Skipped) -> None:
     given = computed = count = 0
     for example in examples:
         try:
             stats = cost(example)
         except (InputError, OutOfBudgetError) as error:
-            located = f"id {example.id}: {error}"
-            if skip is None:
-                raise type(error)(located) from error
-            skip(located)
+            skip.fail(example, error)
             continue
         given, computed, count = given + stats.total_tokens, computed + stats.computed_tokens, count + 1
     saved = 1 - computed / given if given else 0.0

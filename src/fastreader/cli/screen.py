@@ -21,7 +21,7 @@ _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u2
 
 
 def escaped(message: str) -> str:
-    r"""Return the text with control characters as Python writes them, such as "\x1b"; tabs and newlines stay."""
+    r"""Return the text with control characters as Python writes them, such as "\x1b", except tabs and newlines."""
     return _CONTROLS.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), message)
 
 
@@ -47,7 +47,7 @@ class Screen(Console):
 
 
 def say(message: str, lead: str = "") -> None:
-    """Print a line on standard error; `lead` is bold and red on a terminal."""
+    """Print a line on standard error, with its `lead` bold and red on a terminal."""
     line = Text(lead, "bold red").append(message, "default not bold") if lead else Text(message)
     Screen(stderr=True).print(line, soft_wrap=True, highlight=False)
     sys.stderr.flush()

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from fastreader.cli import options
-from fastreader.cli.inputs import use_cache
+from fastreader.cli.spread import spread
 from fastreader.cli.stopping import Stopped
 from fastreader.core.checks import expect
 from fastreader.errors import MissingExtraError
@@ -18,8 +18,9 @@ from fastreader.errors import MissingExtraError
 log = logging.getLogger(__name__)
 
 
+@spread
 def serve(
-    model: options.ModelOption = "smollm2-135m",
+    *,
     host: Annotated[str, typer.Option(help="Address to listen at; 0.0.0.0 for all, which needs a key.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen at.", min=0, max=65535)] = 8000,
     api_key: Annotated[
@@ -31,15 +32,17 @@ def serve(
             show_default=False,
         ),
     ] = None,
-    open: Annotated[bool, typer.Option("--open", help="Let everyone in, at any address.")] = False,
+    open: Annotated[bool, typer.Option("--open", help="Serve requests without a key, at any address.")] = False,
     served_model_name: Annotated[
         list[str] | None,
         typer.Option(help="A further name for the model in requests; repeat for several.", show_default=False),
     ] = None,
     max_requests: Annotated[
-        int, typer.Option(help="Requests worked on or waiting; one more gets 429.", min=1, max=4096)
+        int, typer.Option(help="At most N requests running or waiting; further ones get 429.", min=1, max=4096)
     ] = 64,
-    max_body_mb: Annotated[float, typer.Option(help="Larger bodies get 413, in MB.", min=0.001)] = 8.0,
+    max_body_mb: Annotated[
+        float, typer.Option(help="Largest body of a request, in MB; others get 413.", min=0.001)
+    ] = 8.0,
     timeout: Annotated[float, typer.Option(help="Seconds a request may take before it gets 504.", min=0.001)] = 60.0,
     pack: Annotated[bool, typer.Option("--pack/--no-pack", help="Let requests share passes.")] = True,
     pack_ms: Annotated[
@@ -53,16 +56,12 @@ def serve(
     pool_file: Annotated[
         Path | None, typer.Option(help="Keep the pool in this JSON file, numbers only.", show_default=False)
     ] = None,
-    adapter: options.AdapterOption = None,
-    device: options.DeviceOption = "auto",
-    dtype: options.DtypeOption = "auto",
-    precision: options.PrecisionOption = "fast",
-    cache_dir: options.CacheOption = None,
+    reader: options.ReaderArguments,
 ) -> None:
     """Answer requests over HTTP: /rerank, /score, /v1/completions and /v1/read, and a page to try them at /.
 
-    Requests that come at the same time are packed into common passes. SIGTERM ends the server once it has answered
-    what it works on.
+    Requests that come at the same time share forward passes. On SIGTERM the server answers the requests that it has
+    accepted, and stops.
 
     Examples:
 
@@ -76,13 +75,11 @@ def serve(
         raise MissingExtraError("uvicorn", "serve") from error
     from fastreader.integrations.serve.app import create_app
     from fastreader.integrations.serve.settings import ServerSettings
-    from fastreader.reader.reader import Reader
 
     keys = tuple(api_key or ())
     expect(
         bool(keys) or open or _is_local(host), "--host", "this machine, unless there is an --api-key or --open", host
     )
-    use_cache(cache_dir)
     settings = ServerSettings(
         keys=keys,
         names=tuple(served_model_name or ()),
@@ -95,10 +92,10 @@ def serve(
         pool=pool,
         pool_file=None if pool_file is None else str(pool_file),
     )
-    reader = Reader.load(model, device=device, dtype=dtype, precision=precision, adapter=adapter)
-    log.info("%r", reader)
+    loaded = reader.load()
+    log.info("%r", loaded)
     try:
-        uvicorn.run(create_app(reader, settings), host=host, port=port, log_level="info", server_header=False)
+        uvicorn.run(create_app(loaded, settings), host=host, port=port, log_level="info", server_header=False)
     except Stopped:  # uvicorn raises the signal again once every request is answered
         log.info("every request is answered; the server has stopped")
 

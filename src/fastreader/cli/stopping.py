@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 
 class Stopped(SystemExit):
-    """A signal ended the command; the exit code is 128 plus the signal's number."""
+    """Exit because of a signal, with 128 plus its number as exit code."""
 
     def __init__(self, number: int) -> None:
         super().__init__(128 + number)
@@ -26,7 +26,7 @@ class Stopped(SystemExit):
 
 @contextmanager
 def stop_on_signals() -> Iterator[None]:
-    """Raise Stopped on SIGINT and SIGTERM within the block; a second signal ends the process at once."""
+    """Raise Stopped on SIGINT and SIGTERM within the block, and end the process on a second signal."""
     before: dict[int, Any] = {}
 
     def stop(number: int, frame: FrameType | None) -> NoReturn:

@@ -2,19 +2,114 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import typer
 
-from fastreader.cli.cluster import RayActorsOption, RayGpusOption, RayOption, pool_of
-from fastreader.cli.inputs import use_cache
-from fastreader.cli.options import CacheOption, LimitOption, MaxBatchTokensOption, ProgressOption
+from fastreader.cli.options import (
+    CacheOption,
+    LimitOption,
+    MaxBatchTokensOption,
+    ProgressOption,
+    RayArguments,
+    use_cache,
+)
 from fastreader.cli.screen import say
+from fastreader.cli.spread import spread
 from fastreader.core.checks import given, require
 
 
+@dataclass(frozen=True)
+class PlanArguments:
+    """Say what a study compares, where its file does not."""
+
+    panel: ClassVar[str] = "What to compare"
+    data: Annotated[
+        Path | None, typer.Option(help="Questions with passages, instead of the file's.", show_default=False)
+    ] = None
+    methods: Annotated[
+        list[str] | None,
+        typer.Option("--method", help="A method, instead of the file's; repeat.", show_default=False),
+    ] = None
+    readers: Annotated[
+        list[str] | None,
+        typer.Option("--reader", "-m", help="A reader, instead of the file's; repeat.", show_default=False),
+    ] = None
+    limit: LimitOption = None
+    passages: Annotated[
+        int | None,
+        typer.Option("--num-passages", "-n", help="Number of passages of each question.", min=1, show_default=False),
+    ] = None
+    seeds: Annotated[
+        list[int] | None,
+        typer.Option("--seed", help="Seed of methods that draw at random; repeat.", show_default=False),
+    ] = None
+    metric: Annotated[
+        str | None, typer.Option(help="Metric that methods are compared by: em, f1 or contained.", show_default=False)
+    ] = None
+    measures: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--measure", help="A further measure, such as rouge_l or preferred:READER; repeat.", show_default=False
+        ),
+    ] = None
+    conflicts: Annotated[
+        bool, typer.Option("--conflicts", help="Also compare passages over the answers that methods gave.")
+    ] = False
+    baseline: Annotated[
+        str | None, typer.Option(help="Method that the others are compared with.", show_default=False)
+    ] = None
+    primary: Annotated[
+        str | None,
+        typer.Option(help="Method whose contrast with the baseline is stated beforehand.", show_default=False),
+    ] = None
+    num_candidates: Annotated[
+        int | None,
+        typer.Option("--num-candidates", "-k", help="Number of SuRe's candidates.", min=1, show_default=False),
+    ] = None
+    random: Annotated[
+        str | None,
+        typer.Option(help="Random passages of noise layouts: a file, others or words.", show_default=False),
+    ] = None
+    attention: Annotated[
+        int | None,
+        typer.Option(
+            help="Capture attention of noise layouts' answers for this many questions.", min=0, show_default=False
+        ),
+    ] = None
+
+    def values(self) -> dict[str, Any]:
+        """Return the values by their names in a study's file."""
+        values = asdict(self)
+        values |= {"data": None if self.data is None else str(self.data), "conflicts": self.conflicts or None}
+        values["sure"] = _given({"k": values.pop("num_candidates")})
+        values["noise"] = _given({name: values.pop(name) for name in ("random", "attention")})
+        return values
+
+
+def _given(values: dict[str, Any]) -> dict[str, Any] | None:
+    """Return the values that are not None as a table of the study, or None."""
+    return {key: value for key, value in values.items() if value is not None} or None
+
+
+@dataclass(frozen=True)
+class RunningArguments:
+    """Say how a study runs, where its file does not."""
+
+    panel: ClassVar[str] = "How to run"
+    max_batch_tokens: MaxBatchTokensOption = None
+    batch_size: Annotated[
+        int | None, typer.Option(help="Number of questions processed together.", min=1, show_default=False)
+    ] = None
+    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:N.", show_default=False)] = None
+    precision: Annotated[str | None, typer.Option(help="fast, high or exact.", show_default=False)] = None
+
+
+@spread
 def study(
+    *,
     file: Annotated[
         Path | None,
         typer.Argument(
@@ -24,69 +119,13 @@ def study(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Folder of the run.", show_default=False)
     ] = None,
-    data: Annotated[
-        Path | None, typer.Option(help="Questions with passages, instead of the file's.", show_default=False)
-    ] = None,
-    method: Annotated[
-        list[str] | None,
-        typer.Option("--method", help="A method, instead of the file's; repeat.", show_default=False),
-    ] = None,
-    reader: Annotated[
-        list[str] | None,
-        typer.Option("--reader", "-m", help="A reader, instead of the file's; repeat.", show_default=False),
-    ] = None,
-    limit: LimitOption = None,
-    passages: Annotated[
-        int | None,
-        typer.Option("--num-passages", "-n", help="Number of passages of each question.", min=1, show_default=False),
-    ] = None,
-    seed: Annotated[
-        list[int] | None, typer.Option(help="Seed of methods that draw at random; repeat.", show_default=False)
-    ] = None,
-    metric: Annotated[
-        str | None, typer.Option(help="Metric that methods are compared by: em, f1 or contained.", show_default=False)
-    ] = None,
-    measure: Annotated[
-        list[str] | None,
-        typer.Option(help="A further measure, such as rouge_l or preferred:READER; repeat.", show_default=False),
-    ] = None,
-    conflicts: Annotated[
-        bool, typer.Option("--conflicts", help="Also compare passages over the answers that methods gave.")
-    ] = False,
-    baseline: Annotated[
-        str | None, typer.Option(help="Method that the others are compared with.", show_default=False)
-    ] = None,
-    primary: Annotated[
-        str | None,
-        typer.Option(help="Method whose contrast with the baseline is stated beforehand.", show_default=False),
-    ] = None,
-    num_candidates: Annotated[
-        int | None,
-        typer.Option("--num-candidates", "-k", help="Number of SuRe's candidates.", min=1, show_default=False),
-    ] = None,
-    random: Annotated[
-        str | None,
-        typer.Option(help="Random passages of noise layouts: a file, others or words.", show_default=False),
-    ] = None,
-    attention: Annotated[
-        int | None,
-        typer.Option(
-            help="Capture attention of noise layouts' answers for this many questions.", min=0, show_default=False
-        ),
-    ] = None,
-    max_batch_tokens: MaxBatchTokensOption = None,
-    batch_size: Annotated[
-        int | None, typer.Option(help="Number of questions processed together.", min=1, show_default=False)
-    ] = None,
-    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:N.", show_default=False)] = None,
-    precision: Annotated[str | None, typer.Option(help="fast, high or exact.", show_default=False)] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --output.")] = False,
     list_methods: Annotated[bool, typer.Option("--list", help="Print all methods and stop.")] = False,
+    plan: PlanArguments,
+    running: RunningArguments,
     progress: ProgressOption = None,
     cache_dir: CacheOption = None,
-    ray: RayOption = None,
-    ray_actors: RayActorsOption = None,
-    ray_gpus: RayGpusOption = None,
+    actors: RayArguments,
 ) -> None:
     """Run many methods over many questions, into a folder that `fastreader report` reads.
 
@@ -107,40 +146,24 @@ def study(
         return
     folder = given(output, "--output: expected the run's folder")
     use_cache(cache_dir)
-    pool = pool_of(ray, ray_actors, ray_gpus)
-    flags: dict[str, Any] = {
-        "data": None if data is None else str(data),
-        "methods": method,
-        "readers": reader,
-        "limit": limit,
-        "passages": passages,
-        "seeds": seed,
-        "metric": metric,
-        "measures": measure,
-        "conflicts": conflicts or None,
-        "baseline": baseline,
-        "primary": primary,
-        "sure": _table(k=num_candidates),
-        "noise": _table(random=random, attention=attention),
-        "max_batch_tokens": max_batch_tokens,
-        "batch_size": batch_size,
-        "device": device,
-        "precision": precision,
-    }
+    pool = actors.pool()
+    flags = plan.values() | asdict(running)
     if file is not None:
         chosen = Study.load(file, **flags)
         check(chosen, str(file))
     else:
-        require(data is not None and bool(method), "expected a study file, or --data and at least one --method")
+        require(
+            plan.data is not None and bool(plan.methods), "expected a study file, or --data and at least one --method"
+        )
         values = {key: value for key, value in flags.items() if value is not None}
         chosen = Study.of(values, "the flags")  # paths in it from the working directory
         check(chosen, "the flags")
     if pool is None:
         done = run_study(chosen, folder, resume=resume, progress=progress)
     else:
-        from fastreader.integrations import ray as actors
+        from fastreader.integrations import ray
 
-        done = actors.run_study(chosen, folder, pool=pool, resume=resume, progress=progress)
+        done = ray.run_study(chosen, folder, pool=pool, resume=resume, progress=progress)
     say(f"{done.rows} rows in {done.folder} ({done.fresh} new)")
     if lacking := done.left_out - done.over_long:
         say(f"{lacking} skipped: their questions lack something that the method needs")
@@ -149,8 +172,3 @@ def study(
     if done.failed:
         say(f"{done.failed} failed; their rows hold the error")
         raise typer.Exit(3)
-
-
-def _table(**values: Any) -> dict[str, Any] | None:
-    """Return the given values as a table of the study; None without any."""
-    return {key: value for key, value in values.items() if value is not None} or None

@@ -7,20 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fastreader.cli.options import AdapterOption, Format, SeedOption
+from fastreader.cli.options import AdapterOption, Format, standard_input
+from fastreader.cli.spread import spread
 from fastreader.cli.votes import show
-from fastreader.cli.voting import (
-    FitOption,
-    MetricOption,
-    PoolingOption,
-    SaveOption,
-    SimilarityOption,
-    SupportOption,
-    VoterOption,
-    check_right,
-    fit_voter,
-    read_voting,
-)
+from fastreader.cli.voting import VoterArguments, check_right, fit_voter
 from fastreader.core.checks import expect, located, require
 from fastreader.data.read import lines, parse_json
 
@@ -29,29 +19,24 @@ if TYPE_CHECKING:
     from fastreader.eor import Answers
 
 
+@spread
 def vote(
+    *,
     file: Annotated[
         Path,
         typer.Argument(
             help="Lines {question, predictions{retriever: text or null}, answers}, as `fastreader eor -o` writes."
         ),
     ],
-    similarity: SimilarityOption = None,
-    pooling: PoolingOption = "mean",
-    voter: VoterOption = None,
-    fit: FitOption = False,
-    metric: MetricOption = "em",
-    save: SaveOption = None,
-    min_support: SupportOption = None,
+    voter: VoterArguments,
     model: Annotated[
         str | None,
-        typer.Option("--model", "-m", help="The reader behind the similarity nli:reader.", show_default=False),
+        typer.Option("--model", "-m", help="The reader that serves the similarity nli:reader.", show_default=False),
     ] = None,
     adapter: AdapterOption = None,
-    seed: SeedOption = 0,
     format: Annotated[Format, typer.Option("--format", "-f", help="table, json or jsonl.")] = Format.table,
 ) -> None:
-    """Let the answers of several retrievers vote; print a winner for each question.
+    """Let the answers of several retrievers vote, and print a winner for each question.
 
     Examples:
 
@@ -63,15 +48,15 @@ def vote(
     """
     from fastreader.eor.types import aligned
 
-    voting = read_voting(similarity, pooling, voter, fit, metric, save, min_support, seed)
+    voting = voter.check()
     fits = voting.needs_reader == (model is not None)
     require(fits, "--model: required with the similarity nli:reader, and only with it")
     rows = aligned(_read(file))
     voting.check_retrievers(rows[0].retrievers)
-    if fit:
+    if voter.fit:
         check_right(rows)
     fitted = voting.voter(_reader(model, adapter))
-    if fit:
+    if voter.fit:
         fit_voter(fitted, rows, voting)
     show(list(zip(rows, fitted.vote(rows), strict=True)), format)
 
@@ -89,7 +74,7 @@ def _read(file: Path) -> list[Answers]:
     from fastreader.eor import Answers
 
     rows = []
-    for number, line in lines(Path("/dev/stdin") if file == Path("-") else file):
+    for number, line in lines(standard_input(file)):
         if line.strip():
             with located(f"{file}, line {number}"):
                 row: Any = parse_json(line)

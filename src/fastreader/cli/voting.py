@@ -6,11 +6,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
 from fastreader.cli.inputs import check_writable
+from fastreader.cli.options import SeedOption
 from fastreader.cli.screen import say
 from fastreader.core.checks import check_choice, check_seed, expect, located, require
 from fastreader.data.files import read_object
@@ -22,46 +23,85 @@ if TYPE_CHECKING:
 
 READER = "nli:reader"
 
-SimilarityOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--similarity",
-        "-s",
-        help="exact, f1, bertscore[:ENCODER], nli:MODEL or nli:reader; repeat.",
-        show_default="exact and f1",
-    ),
-]
-PoolingOption = Annotated[str, typer.Option(help="mean, max, majority or plurality.")]
-VoterOption = Annotated[Path | None, typer.Option("--voter", help="A voter that --save wrote.", show_default=False)]
-FitOption = Annotated[bool, typer.Option("--fit", help="First learn the weights from the file's right answers.")]
-MetricOption = Annotated[str, typer.Option(help="Metric that --fit maximises: em, f1 or contained.")]
-SaveOption = Annotated[
-    Path | None, typer.Option("--save", help="Write the fitted voter to this .json file.", show_default=False)
-]
-SupportOption = Annotated[
-    float | None, typer.Option(help="Abstain if the winner's support is below this.", show_default=False)
-]
+
+@dataclass(frozen=True)
+class VoterArguments:
+    """Say how answers are compared and counted, and whether weights are learned."""
+
+    panel: ClassVar[str] = "Voter"
+    similarity: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--similarity",
+            "-s",
+            help="exact, f1, bertscore[:ENCODER], nli:MODEL or nli:reader; repeat.",
+            show_default="exact and f1",
+        ),
+    ] = None
+    pooling: Annotated[str, typer.Option(help="mean, max, majority or plurality.")] = "mean"
+    voter: Annotated[Path | None, typer.Option("--voter", help="A voter that --save wrote.", show_default=False)] = None
+    fit: Annotated[bool, typer.Option("--fit", help="First learn the weights from the file's right answers.")] = False
+    metric: Annotated[str, typer.Option(help="Metric that --fit maximises: em, f1 or contained.")] = "em"
+    save: Annotated[
+        Path | None, typer.Option("--save", help="Write the fitted voter to this .json file.", show_default=False)
+    ] = None
+    min_support: Annotated[
+        float | None, typer.Option(help="Abstain if the winner's support is below this.", show_default=False)
+    ] = None
+    seed: SeedOption = 0
+
+    def check(self) -> Voting:
+        """Return the voter's options, checked as far as possible without loading a model.
+
+        Raises:
+            InputError: if options exclude each other, a name is unknown, a similarity's model cannot exist, the file
+                of --voter is not a voter, or --save cannot be written.
+        """
+        from fastreader.eor import measures
+        from fastreader.eor.pooling import POOLINGS
+        from fastreader.eor.similarity.loading import check_names
+        from fastreader.eor.voter import saved_similarities
+
+        support = self.min_support
+        expect(support is None or not math.isnan(support), "--min-support", "a number", support)
+        require(self.fit or self.save is None, "--save: needs --fit, which makes the voter to save")
+        require(self.fit or self.metric == "em", "--metric: needs --fit, which maximises it")
+        check_choice("--metric", self.metric, measures.MEASURES)
+        check_seed("--seed", self.seed)
+        if self.save is not None:
+            check_writable("--save", self.save)
+        saved, names, pooling = None, tuple(self.similarity or ("exact", "f1")), self.pooling
+        if self.voter is not None:
+            require(not self.fit, "--voter: cannot be combined with --fit, which learns a voter")
+            plain = not self.similarity and pooling == "mean"
+            require(plain, "--voter: brings its own similarities and pooling")
+            saved = read_object(self.voter)
+            names = saved_similarities(saved)
+            pooling = str(saved["parameters"].get("pooling", pooling))
+        check_choice("pooling", pooling, POOLINGS)
+        voting = Voting(self, names, pooling, saved)
+        if not voting.needs_reader:
+            voting.voter().resolved()
+        with located("--similarity" if self.voter is None else "--voter"):
+            check_names(names)
+        return voting
 
 
 @dataclass(frozen=True)
 class Voting:
-    """The voter's options.
+    """The voter's options, checked.
 
     Attributes:
+        given: the options.
         similarities: names.
-        pooling, min_support, seed: as the arguments of `Voter`.
-        saved: the values of --voter; None without.
-        fit, metric, save: as the options.
+        pooling: as for `Voter`.
+        saved: the values of --voter; None without it.
     """
 
+    given: VoterArguments
     similarities: tuple[str, ...]
     pooling: str
-    min_support: float | None
-    seed: int
     saved: dict[str, Any] | None
-    fit: bool
-    metric: str
-    save: Path | None
 
     @property
     def needs_reader(self) -> bool:
@@ -73,20 +113,21 @@ class Voting:
         return {
             "similarities": list(self.similarities),
             "pooling": self.pooling,
-            "min_support": self.min_support,
+            "min_support": self.given.min_support,
             "weights": self.saved,
         }
 
     def voter(self, reader: ReaderProtocol | None = None) -> Voter:
-        """Create the voter, unfitted; the reader serves nli:reader."""
+        """Create the unfitted voter, with a reader for nli:reader."""
         from fastreader.eor import Voter
         from fastreader.eor.similarity import resolve
 
-        given = [resolve(name, reader=reader) for name in self.similarities]
+        used = [resolve(name, reader=reader) for name in self.similarities]
+        support = self.given.min_support
         if self.saved is None:
-            return Voter(given, pooling=self.pooling, min_support=self.min_support, seed=self.seed)
-        voter = Voter.from_dict(self.saved, similarities=given)
-        return voter if self.min_support is None else voter.set_params(min_support=self.min_support)
+            return Voter(used, pooling=self.pooling, min_support=support, seed=self.given.seed)
+        voter = Voter.from_dict(self.saved, similarities=used)
+        return voter if support is None else voter.set_params(min_support=support)
 
     def check_retrievers(self, names: Sequence[str]) -> None:
         """Check that the voter of --voter, if there is one, was fitted on these retrievers."""
@@ -100,51 +141,6 @@ class Voting:
         expect(ok, "--voter", f"one fitted on the {len(names)} retrievers {mine}", weights)
 
 
-def read_voting(
-    similarity: list[str] | None,
-    pooling: str,
-    voter: Path | None,
-    fit: bool,
-    metric: str,
-    save: Path | None,
-    min_support: float | None,
-    seed: int,
-) -> Voting:
-    """Return the voter's options, checked as far as possible without loading a model.
-
-    Raises:
-        InputError: if options exclude each other, a name is unknown, a similarity's model cannot exist, the file of
-            --voter is not a voter, or --save cannot be written.
-    """
-    from fastreader.eor import measures
-    from fastreader.eor.pooling import POOLINGS
-    from fastreader.eor.similarity.loading import check_names
-    from fastreader.eor.voter import saved_similarities
-
-    expect(min_support is None or not math.isnan(min_support), "--min-support", "a number", min_support)
-    require(fit or save is None, "--save: needs --fit, which makes the voter to save")
-    require(fit or metric == "em", "--metric: needs --fit, which maximises it")
-    check_choice("--metric", metric, measures.MEASURES)
-    check_seed("--seed", seed)
-    if save is not None:
-        check_writable("--save", save)
-    saved = None
-    names = tuple(similarity or ("exact", "f1"))
-    if voter is not None:
-        require(not fit, "--voter: cannot be combined with --fit, which learns a voter")
-        require(not similarity and pooling == "mean", "--voter: brings its own similarities and pooling")
-        saved = read_object(voter)
-        names = saved_similarities(saved)
-        pooling = str(saved["parameters"].get("pooling", pooling))
-    check_choice("pooling", pooling, POOLINGS)
-    voting = Voting(names, pooling, min_support, seed, saved, fit, metric, save)
-    if not voting.needs_reader:
-        voting.voter().resolved()
-    with located("--similarity" if voter is None else "--voter"):
-        check_names(names)
-    return voting
-
-
 def check_right(rows: Sequence[Answers | Example]) -> None:
     """Check that every question has the right answers that --fit needs."""
     for row in rows:
@@ -156,7 +152,7 @@ def fit_voter(voter: Voter, answers: Sequence[Answers], voting: Voting) -> None:
     """Fit on the right answers, report the fit on standard error, and save."""
     from fastreader.eor import correctness
 
-    metric = voting.metric
+    metric, save = voting.given.metric, voting.given.save
     correct = correctness(answers, metric)
     voter.fit(answers, correct)
     report, names = voter.fit_report_, answers[0].retrievers
@@ -170,8 +166,8 @@ def fit_voter(voter: Voter, answers: Sequence[Answers], voting: Voting) -> None:
         say(f"warning: nothing was learned; {_why_nothing(metric, bool(correct.any()))}")
     weights = sorted(zip(names, voter.retriever_weights_.tolist(), strict=True), key=lambda pair: -pair[1])
     say("weights: " + ", ".join(f"{name} {w:.2f}" if w else f"{name} dropped" for name, w in weights))
-    if voting.save is not None:
-        voter.save(voting.save)
+    if save is not None:
+        voter.save(save)
 
 
 def _why_nothing(metric: str, any_right: bool) -> str:

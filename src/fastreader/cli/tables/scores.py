@@ -14,7 +14,7 @@ UNLIMITED = 10_000  # columns: a width at which nothing here is shrunk
 _MOST = 8  # candidates shown
 _HEAD = 28  # characters of a candidate in a column head, folded
 _NARROW = 12  # to this width, or the numbers', where there is little room
-_AROUND = 3  # what a column takes beside its text: two blanks and a border
+_AROUND = 3  # what a column takes besides its text: two blanks and a border
 
 
 def scores_table(scores: PermutationScores, width: int | None = None) -> RenderableType:
@@ -81,7 +81,7 @@ def scores_table(scores: PermutationScores, width: int | None = None) -> Rendera
 
 
 def _choose(share: FloatArray, widths: list[int], room: int) -> list[int]:
-    """Candidates to show, at least one: by share, as many as fit beside each other."""
+    """Candidates to show, at least one: by share, as many as fit next to each other."""
     shown: list[int] = []
     for k in np.argsort(-share, kind="stable").tolist()[:_MOST]:
         room -= widths[k] + _AROUND

@@ -52,8 +52,8 @@ class LinearLogprobConfig(NamedTuple):
 
 
 # The pinned configurations by compute capability, without and with a soft cap, whose tanh needs registers, and with
-# entropies, whose term does. The compile report (docs/compile-report.md) checks that none spills or exceeds shared
-# memory, with or without other features.
+# entropies, whose term does. `make compile-report` checks that none spills or exceeds shared memory, with or
+# without other features.
 _SQUARE, _LOW, _SHALLOW = (
     LinearLogprobConfig(128, 128, 64, 8, 3),
     LinearLogprobConfig(64, 128, 64, 8, 3),

@@ -25,9 +25,9 @@ class TreeAttentionConfig(NamedTuple):
 
 
 # The pinned configurations, by compute capability and largest head size (96: all sizes between 64 and 128, padded to
-# 128; 192 likewise; 576 are blocks of 512 and 64). The compile report (docs/compile-report.md) checks that none spills
-# or exceeds shared memory, with or without a window, a soft cap, sinks, slopes and lse. Sums of 64 x 512 do not fit the
-# registers, so the largest sizes have tiles below 64 rows and no wgmma or tcgen05.
+# 128; 192 likewise; 576 are blocks of 512 and 64). `make compile-report` checks that none spills or exceeds shared
+# memory, with or without a window, a soft cap, sinks, slopes and lse. Sums of 64 x 512 do not fit the registers, so
+# the largest sizes have tiles below 64 rows and no wgmma or tcgen05.
 _WIDE, _FLAT = TreeAttentionConfig(128, 64, 8, 2), TreeAttentionConfig(128, 32, 8, 2)
 _DEEP = TreeAttentionConfig(64, 32, 8, 2)
 _LARGE, _LARGE_SMALL = (

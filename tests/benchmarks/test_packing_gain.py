@@ -1,14 +1,20 @@
+"""What one packed pass gains: the usual ways give the same numbers, and the comparison reports what each took."""
+
 import json
+import sys
+from pathlib import Path
 
 import pytest
 import torch
 from helpers.support import byte_tokenizer, tiny_llama
-from typer.testing import CliRunner
 
-from fastreader.cli import app
-from fastreader.cli.packing_gain import Group, compare, peers
-from fastreader.cli.packing_gain.groups import cyclic_groups
 from fastreader.errors import InputError
+
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
+
+import packing_gain
+import peers
+from groups import Group, cyclic_groups
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +44,7 @@ def test_the_usual_ways_agree_with_one_sequence_at_a_time():
 
 
 def test_compare_on_a_model_of_the_users(folder):
-    result = compare(folder, precision="exact", passages=3, passage_tokens=8, rounds=2)
+    result = packing_gain.compare(folder, precision="exact", passages=3, passage_tokens=8, rounds=2)
     assert [way.name for way in result.ways] == [
         "fastreader, exact",
         "transformers, prefix cache",
@@ -50,17 +56,28 @@ def test_compare_on_a_model_of_the_users(folder):
     assert result.gains["transformers, padded by 8"] == result.ways[2].seconds / result.ways[0].seconds
 
 
-def test_the_command(folder):
-    arguments = ["bench", "-m", str(folder), "--num-passages", "2", "--passage-tokens", "5", "--rounds", "1"]
-    done = CliRunner().invoke(app, [*arguments, "--format", "json"])
-    assert done.exit_code == 0, done.output
-    told = json.loads(done.stdout)
+def test_the_script(folder, monkeypatch, capsys):
+    arguments = [
+        "packing_gain.py",
+        "--model",
+        str(folder),
+        "--num-passages",
+        "2",
+        "--passage-tokens",
+        "5",
+        "--rounds",
+        "1",
+    ]
+    monkeypatch.setattr(sys, "argv", [*arguments, "--json"])
+    packing_gain.main()
+    told = json.loads(capsys.readouterr().out)
     assert len(told["ways"]) == 3 and set(told["gains"]) == {way["name"] for way in told["ways"][1:]}
-    shown = CliRunner().invoke(app, arguments)
-    assert "times as fast as transformers, prefix cache" in shown.stdout
+    monkeypatch.setattr(sys, "argv", arguments)
+    packing_gain.main()
+    assert "times as fast as transformers, prefix cache" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("size", ["passages", "passage_tokens", "candidates", "rounds"])
 def test_sizes_below_one(size):
     with pytest.raises(InputError, match=size):
-        compare("unused", **{size: 0})
+        packing_gain.compare("unused", **{size: 0})

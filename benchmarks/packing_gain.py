@@ -1,20 +1,31 @@
-"""A short run of the same scores in three ways: one packed tree, a prefix cache a context, padded batches."""
+"""Measure what one packed pass gains on this machine and your model.
+
+One question of the given size (random token ids) is scored by fastreader, by transformers with a prefix cache
+for each order, and by transformers in padded batches.
+
+    python benchmarks/packing_gain.py
+    python benchmarks/packing_gain.py --model HuggingFaceTB/SmolLM2-360M-Instruct --num-passages 10
+"""
 
 from __future__ import annotations
 
+import argparse
+import json
 import os
 import statistics
+import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
+import peers
 import torch
+from groups import cyclic_groups
 
-from fastreader.cli.packing_gain import peers
-from fastreader.cli.packing_gain.groups import cyclic_groups
+from fastreader import Reader
+from fastreader.cli.plain import plain_model
 from fastreader.core.checks import check_int
-from fastreader.reader.reader import Reader
 
 
 @dataclass(frozen=True)
@@ -70,10 +81,10 @@ def compare(
     rounds: int = 3,
     show: Callable[[str], None] = lambda text: None,
 ) -> Comparison:
-    """Time one question's scores by a packed tree and by transformers, in turn, on random token ids.
+    """Time one question's scores by a packed tree and by transformers, alternating, on random token ids.
 
     Args:
-        model, device, dtype, precision: as `Reader.load`; the others run the weights as stored.
+        model, device, dtype, precision: arguments of `Reader.load`; the others run the weights as stored.
         passages: N, in N cyclic orders.
         passage_tokens: tokens of each passage.
         candidates: K.
@@ -88,7 +99,7 @@ def compare(
         check_int(name, value)
     show("loading")
     reader = Reader.load(model, device=device, dtype=dtype, precision=precision)
-    own = peers.model_beside(reader, model)
+    own = plain_model(reader, model)
     groups = cyclic_groups(own.get_input_embeddings().weight.shape[0], passages, passage_tokens, candidates, 6)
     sequences = [pair for group in groups for pair in group.sequences()]
     given = sum(len(context) + len(continuation) for context, continuation in sequences)
@@ -125,6 +136,48 @@ def compare(
     return Comparison(reader.describe(), len(sequences), given, ways)
 
 
+def report(result: Comparison) -> str:
+    """Return a comparison as a table, with what one packed pass gains below it."""
+    lines = [f"{result.sequences} sequences, {result.given:,} tokens given"]
+    heads = f"{'seconds':>8} {'min .. max':>14} {'computed':>9} {'times ours':>11} {'off by (nats)':>14}"
+    lines.append(f"{'way':28} {heads}")
+    for way in result.ways:
+        spread, gain = f"{way.spread[0]:.2f} .. {way.spread[1]:.2f}", result.gains.get(way.name, 1.0)
+        lines.append(f"{way.name:28} {way.seconds:8.2f} {spread:>14} {way.computed:9,} {gain:11.1f} {way.error:14.3f}")
+    gains = [f"{gain:.1f} times as fast as {name}" for name, gain in result.gains.items()]
+    return "\n".join([*lines, f"On this machine one packed pass is {' and '.join(gains)}."])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="smollm2-135m", help="packaged name, folder, GGUF file or hub id")
+    parser.add_argument("--num-passages", type=int, default=5, help="N, read in N cyclic orders")
+    parser.add_argument("--passage-tokens", type=int, default=100, help="number of tokens of each passage")
+    parser.add_argument("--num-candidates", type=int, default=2, help="K, the answers scored after each order")
+    parser.add_argument("--rounds", type=int, default=3, help="runs of every way; the median is reported")
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--dtype", default="auto")
+    parser.add_argument("--precision", default="fast")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    arguments = parser.parse_args()
+    result = compare(
+        arguments.model,
+        device=arguments.device,
+        dtype=arguments.dtype,
+        precision=arguments.precision,
+        passages=arguments.num_passages,
+        passage_tokens=arguments.passage_tokens,
+        candidates=arguments.num_candidates,
+        rounds=arguments.rounds,
+        show=lambda text: print(text, file=sys.stderr),
+    )
+    print(json.dumps({**asdict(result), "gains": result.gains}, allow_nan=False) if arguments.json else report(result))
+
+
 def _finish(model: Any) -> None:
     if model.device.type == "cuda":
         torch.cuda.synchronize(model.device)
+
+
+if __name__ == "__main__":
+    main()
