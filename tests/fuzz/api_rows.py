@@ -312,8 +312,6 @@ ROWS: dict[str, Row] = {
     },
     "conflicts": lambda w: {**w.asked(), "candidates": ["Nile", "Seine"], "template": None, "max_batch_tokens": 500},
     "Conflicts.from_dict": lambda w: {"values": w.conflicts.to_dict()},
-    "Conflicts.load": lambda w: {"path": w.path("conflicts.json")},
-    "Conflicts.save": lambda w: (w.conflicts, {"path": w.path("out.json")}),
     "save_examples": lambda w: {
         "examples": [w.example],
         "path": w.path("out.jsonl"),
@@ -428,6 +426,7 @@ ROWS: dict[str, Row] = {
     "Arranger": lambda w: {"biases": {3: [0.8, -0.3, -0.5]}, "reader": {}, "template": ""},
     "Arranger.bias": lambda w: (fr.Arranger({3: [0.8, -0.3, -0.5]}), {"n": 4}),
     "Arranger.for_reader": lambda w: {"reader": "smollm2-135m", "template": None},
+    "Arranger.from_dict": lambda w: {"values": fr.Arranger({3: [0.8, -0.3, -0.5]}).to_dict()},
     "Arranger.load": lambda w: {"path": w.path("arranger.json")},
     "Arranger.of": lambda w: {"biases": [dataclasses.replace(w.signed, flat=False, identified=True)]},
     "Arranger.order": lambda w: (fr.Arranger({3: [0.8, -0.3, -0.5]}), {"scores": [1.0, 2.0, 3.0]}),

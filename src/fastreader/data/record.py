@@ -89,7 +89,7 @@ def values_of(record: Any) -> dict[str, Any]:
     """Return the fields of a dataclass as JSON values."""
     nulls = getattr(record, "_nulls", {})
     found = {}
-    for field in dataclasses.fields(record):
+    for field in (field for field in dataclasses.fields(record) if field.init):
         value = getattr(record, field.name)
         if isinstance(value, float) and not math.isfinite(value):
             value = None

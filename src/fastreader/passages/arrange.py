@@ -7,16 +7,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from fastreader.core.checked import checked, checked_methods
-from fastreader.core.checks import check_int, check_list, check_output, check_text, expect, located, rebuilding, require
+from fastreader.core.checks import check_int, check_list, check_text, expect, require
 from fastreader.core.protocol import ReaderProtocol
 from fastreader.data.documents import as_passage
-from fastreader.data.files import read_object, write_json
+from fastreader.data.record import SavedRecord
 from fastreader.moi.calibration.store import find, stamp
 from fastreader.moi.quantities.observations import finite
 from fastreader.moi.quantities.position_bias import PositionBias
@@ -31,7 +31,7 @@ MOST_CALIBRATED = 64  # lengths for which calibrations are looked up
 
 @checked_methods
 @dataclass(frozen=True, eq=False)
-class Arranger:
+class Arranger(SavedRecord):
     """What the places of a prompt are worth to one reader, for any number of passages.
 
     The biases of calibrated lengths are kept. Between two of them the bias is interpolated: each is read at the
@@ -68,7 +68,7 @@ class Arranger:
         return f"Arranger({self.reader.get('name', 'unknown reader')!r}, N = {', '.join(map(str, self.biases))})"
 
     @classmethod
-    def of(cls, biases: Iterable[PositionBias]) -> Arranger:
+    def of(cls, biases: Iterable[PositionBias]) -> Self:
         """Return the arranger of calibrations of one reader and template.
 
         Args:
@@ -106,25 +106,13 @@ class Arranger:
         return _at_hand(about["name"], about.get("revision", ""), as_template(template).digest(), stamp())
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Arranger:
-        """Read a file written by `save`, or by `PositionBias.save`.
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """Rebuild from the result of `to_dict`, of an `Arranger` or a `PositionBias`.
 
         Raises:
             InputError: if it is neither.
         """
-        values = read_object(path)
-        with located(os.fspath(path)):
-            if "biases" not in values:
-                return cls.of([PositionBias.from_dict(values)])
-            with rebuilding("Arranger.load", values):
-                biases = {int(n): list(bias) for n, bias in values["biases"].items()}
-                return cls(biases, dict(values["reader"]), str(values["template"]))
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a JSON file, whole or not at all."""
-        check_output("path", path)
-        biases = {str(n): np.asarray(bias).tolist() for n, bias in self.biases.items()}
-        write_json(path, {"biases": biases, "reader": dict(self.reader), "template": self.template})
+        return super().from_dict(values) if "biases" in values else cls.of([PositionBias.from_dict(values)])
 
     def bias(self, n: int) -> FloatArray:
         """Return the weight of each of n places: float64 [n], unit norm, sum 0 (0 for n = 1)."""

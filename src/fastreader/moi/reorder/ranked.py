@@ -7,14 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from fastreader.core.checked import checked_methods
+from fastreader.core.frames import listing
 from fastreader.data.record import Record
 from fastreader.data.types import Passage
 from fastreader.moi.quantities.observations import Observations
 from fastreader.moi.quantities.position_bias import PositionBias
 from fastreader.moi.quantities.utilities import Utilities
 from fastreader.moi.reorder.planning import Cost
-
-_SHOWN, _WIDTH = 12, 110  # passages and columns of a Ranked's repr
 
 
 @checked_methods
@@ -37,6 +36,12 @@ class RankedPassage(Record):
     relevance: float | None = None
     interval: tuple[float, float] | None = None
     p_best: float | None = None
+
+    def _line(self, place: int) -> str:
+        utility = "" if self.utility is None else f"{self.utility:+.2f}"
+        p_best = "" if self.p_best is None else f"{self.p_best:.2f}"
+        text = f"{self.passage.title} {self.passage.text}".strip()
+        return f"{place:5}  {self.index:5}  {utility:>7}  {p_best:>6}  {text}"
 
 
 @checked_methods
@@ -82,22 +87,13 @@ class Ranked:
 
     def __repr__(self) -> str:
         """Return the ranking on at most 18 lines, one line a passage."""
-        lines = [
+        head = [
             f"Ranked: {len(self)} passages in {self.order} order; bias: {self.bias_source}; "
             f"{self.cost.computed_tokens:,} tokens computed",
             f"question: {self.question}",
             "place  index  utility  p_best  passage",
         ]
-        for place, p in enumerate(self.passages[:_SHOWN], 1):
-            utility = "" if p.utility is None else f"{p.utility:+.2f}"
-            p_best = "" if p.p_best is None else f"{p.p_best:.2f}"
-            text = f"{p.passage.title} {p.passage.text}".strip()
-            lines.append(f"{place:5}  {p.index:5}  {utility:>7}  {p_best:>6}  {text}")
-        if len(self) > _SHOWN:
-            lines.append(f"... and {len(self) - _SHOWN} more")
-        if self.note:
-            lines.append(f"note: {self.note}")
-        return "\n".join(_one_line(line) for line in lines)
+        return listing(head, (p._line(place) for place, p in enumerate(self, 1)), len(self), self.note)
 
     @property
     def indices(self) -> list[int]:
@@ -134,8 +130,3 @@ class Ranked:
             **pooled,
             "utilities": None if self.utilities is None else self.utilities.to_dict(),
         }
-
-
-def _one_line(text: str) -> str:
-    line = " ".join(text.splitlines())
-    return line if len(line) <= _WIDTH else f"{line[: _WIDTH - 3]}..."

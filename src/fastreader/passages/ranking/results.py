@@ -7,13 +7,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, overload
 
-from fastreader.core.frames import data_frame
+from fastreader.core.frames import data_frame, listing
 from fastreader.core.tree import TreeStats
 from fastreader.data.record import Record
 from fastreader.data.types import Example, Passage
 
 _FRAME = ("id", "question", "rank", "index", "passage_id", "title", "text", "relevance", "value", "note")
-_SHOWN, _WIDTH = 12, 110  # results and columns of a repr
 
 
 @dataclass(frozen=True)
@@ -71,20 +70,14 @@ class Reranked:
 
     def __repr__(self) -> str:
         """Return the ranking on at most 16 lines, one a passage."""
-        lines = [
+        head = [
             f"Reranked: {len(self)} passages by {self.method}; {self.stats.computed_tokens:,} tokens computed",
             f"question: {self.question}",
             "relevance  index  passage",
         ]
-        for result in self.results[:_SHOWN]:
-            text = f"{result.passage.title} {result.passage.text}".strip()
-            lines.append(f"{result.relevance:9.3f}  {result.index:5}  {text}")
-        if len(self) > _SHOWN:
-            lines.append(f"... and {len(self) - _SHOWN} more")
-        if self.note:
-            lines.append(f"note: {self.note}")
-        lines = [" ".join(line.splitlines()) for line in lines]
-        return "\n".join(line if len(line) <= _WIDTH else f"{line[: _WIDTH - 3]}..." for line in lines)
+        texts = (f"{result.passage.title} {result.passage.text}".strip() for result in self)
+        rows = (f"{r.relevance:9.3f}  {r.index:5}  {text}" for r, text in zip(self, texts, strict=True))
+        return listing(head, rows, len(self), self.note)
 
     @property
     def indices(self) -> list[int]:
