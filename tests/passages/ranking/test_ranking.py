@@ -191,7 +191,7 @@ def test_long_passages_are_cut_or_refused(tiny_reader):
         ((" ", PASSAGES), {}, "question: expected text that is not empty"),
         ((QUESTION, [3]), {}, r"passages\[0\]: expected a text, a Passage"),
         ((QUESTION, [{"txt": "x"}]), {}, r"passages\[0\]: expected .* got a mapping with txt"),
-        ((QUESTION, [{"text": None}]), {}, r"passages\[0\]: text: expected a text, got None"),
+        ((QUESTION, [{"text": None}]), {}, r"passages\[0\]: expected a text, .* got a mapping with text$"),
         ((QUESTION, [{"text": "x", "score": "high"}]), {}, r"passages\[0\]: score: expected a number"),
         (([QUESTION], PASSAGES), {}, "passages: expected a list of passages for each question"),
         (([fr.Example(QUESTION, ["a"])], [["b"]]), {}, r"passages\[0\]: expected None with an Example"),
