@@ -1,4 +1,4 @@
-"""What a forked child must change before it can use its parent's readers and sessions."""
+"""Repair readers and sessions in a forked child, before it uses what it has of its parent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Engine: what reading needs: the model, its tokenizer, a lock around a pass, and the plan of a call."""
+"""LocalModel: a loaded model with its tokenizer, the lock around a pass, and the planner."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Log-likelihoods of many continuations, their shared prefixes computed once: the work of `Reader.loglikelihood`."""
+"""Score many continuations, their shared prefixes computed once: the work of `Reader.loglikelihood`."""
 
 from __future__ import annotations
 

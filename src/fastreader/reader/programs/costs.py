@@ -1,4 +1,4 @@
-"""The cost of a request: the reader's own count, or a count of its tokens if other requests were packed with it."""
+"""Count the cost of a request: by the reader, or by its tokens if other requests were packed with it."""
 
 from __future__ import annotations
 

@@ -137,16 +137,16 @@ class Sglang(Dialect):
 
     def read(self, reply: Mapping[str, Any], tokens: Sequence[int], first: int) -> Scored:
         """See `Dialect.read`."""
-        count, told = len(tokens) - first, _at(reply, "meta_info", {})
-        rows = _at(told, "input_token_logprobs", [])[-count:] if count else []
+        count, meta = len(tokens) - first, _at(reply, "meta_info", {})
+        rows = _at(meta, "input_token_logprobs", [])[-count:] if count else []
         if [row[1] for row in rows] != list(tokens[first:]):
             rows = []
         self._check([row[0] for row in rows], count)
-        best = _at(told, "input_top_logprobs", [])[-count:] if count else []
+        best = _at(meta, "input_top_logprobs", [])[-count:] if count else []
         greedy = len(best) == count and all(
             bool(top) and row[0] >= max(other[0] for other in top) for row, top in zip(rows, best, strict=True)
         )
-        cached = told.get("cached_tokens")
+        cached = meta.get("cached_tokens")
         return Scored([float(row[0]) for row in rows], greedy, None if cached is None else len(tokens) - int(cached))
 
 

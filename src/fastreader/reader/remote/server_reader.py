@@ -192,9 +192,9 @@ class ServerReader(ScoreReader):
         for i, own in enumerate(values):
             if not np.isfinite(own).all():
                 raise NumericsError(f"sequence {i}: a log-likelihood from the engine is not finite")
-        told = [next(iter(reply.values())).computed_tokens for reply in replies]
+        counts = [next(iter(reply.values())).computed_tokens for reply in replies]
         given = sum(len(request.tokens) for request in requests)
-        computed = given if None in told else sum(t for t in told if t is not None)
+        computed = given if None in counts else sum(filter(None, counts))
         count = np.array([len(own) for own in values], dtype=np.int64)
         stats = TreeStats(len(keys), sum(len(tokens) for tokens, _ in keys), computed, int(count.sum()))
         return SequenceScores(
@@ -265,6 +265,7 @@ class ServerReader(ScoreReader):
 
     def _written(self, tokens: Sequence[int], cut: int, settings: GenerateOptions) -> list[Generation]:
         room = settings.max_new_tokens if self._max_length is None else self._max_length - len(tokens)
+        own = self._dialect.takes_token_ids
         asked: dict[str, Any] = {
             "model": self.name,
             "prompt": tokens,
@@ -272,21 +273,17 @@ class ServerReader(ScoreReader):
             "n": settings.n,
             "temperature": settings.temperature,
             "seed": settings.seed,
+            "top_p": settings.top_p,
+            "stop": list(settings.stop) or None,
+            "logprobs": 1 if settings.token_logprobs else None,
+            "return_token_ids": own or None,
+            "top_k": settings.top_k,
+            "stop_token_ids": list(settings.stop_token_ids) or None,
         }
-        own = self._dialect.takes_token_ids
-        if settings.top_p is not None:
-            asked["top_p"] = settings.top_p
-        if settings.stop:
-            asked["stop"] = list(settings.stop)
-        if settings.token_logprobs:
-            asked["logprobs"] = 1
-        if own:
-            asked["return_token_ids"] = True
-        for name, value in (("top_k", settings.top_k), ("stop_token_ids", list(settings.stop_token_ids) or None)):
-            expect(value is None or own, name, f"None, since the {self.engine} engine does not know it", value)
-            if value is not None:
-                asked[name] = value
-        reply = self._post("/v1/completions", asked)
+        for name in ("top_k", "stop_token_ids"):
+            unknown = f"None, since the {self.engine} engine does not know it"
+            expect(asked[name] is None or own, name, unknown, asked[name])
+        reply = self._post("/v1/completions", {name: value for name, value in asked.items() if value is not None})
         choices = sorted(reply.get("choices") or [], key=lambda choice: choice.get("index", 0))
         if len(choices) != settings.n:
             raise EngineError(f"the engine at {self.url} gave {len(choices)} texts, expected {settings.n}")
