@@ -134,6 +134,24 @@ def test_an_error_of_the_pass_is_told_of_its_example(tiny_reader, monkeypatch):
     assert [(i, name) for i, name, _ in seen] == [(1, "bad")]
 
 
+def test_one_failing_example_of_sixteen_costs_nine_calls(tiny_reader, monkeypatch):
+    """Found by halving: 1 + 2 log2(16) calls of the reader, not 17."""
+    examples = [Example("Who?", PASSAGES[:2], candidates=["bad" if i == 11 else "good"], id=str(i)) for i in range(16)]
+    bad, score, calls = tiny_reader.continuation("bad"), tiny_reader.score, []
+
+    def broken(sequences, **options):
+        calls.append(len(sequences))
+        if any(list(continuation)[: len(bad)] == bad for _, continuation in sequences):
+            raise NumericsError("a log-likelihood is not finite")
+        return score(sequences, **options)
+
+    monkeypatch.setattr(tiny_reader, "score", broken)
+    seen = []
+    results = list(score_permutations(tiny_reader, examples, on_error=lambda i, e, error: seen.append(i)))
+    assert [r.id for r in results] == [str(i) for i in range(16) if i != 11]
+    assert seen == [11] and len(calls) == 9
+
+
 @pytest.mark.parametrize("template", ["my.toml", "", {}])
 def test_a_template_is_no_text(tiny_reader, template):
     with pytest.raises(InputError, match=r"template: expected a Template \(Template.load reads one\) or None, got"):
