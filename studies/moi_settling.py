@@ -305,7 +305,7 @@ def page(rows: list[Row]) -> str:
         drawn, settled, right, median, most = _settled(own)
         lines.append(
             f"- N = {n}: the best place is right at {FIRST} questions in {first} of {drawn} draws. By {MOST} questions "
-            f"{settled} draws are settled, {right} of them on the right place, after {median} questions (median; at "
+            f"{settled} draws have settled, {right} of them on the right place, after {median} questions (median; at "
             f"most {most})."
         )
     for n in SIZES:
@@ -313,14 +313,14 @@ def page(rows: list[Row]) -> str:
             right, of = sum(row["first"] for row in own), own[0]["questions"]
             lines += [
                 f"- {SECOND}, N = {n}: the best place is right at {FIRST} questions in {right} of {len(own)} draws out "
-                f"of {of} questions, which therefore overlap much."
+                f"of {of} questions, so the draws overlap strongly."
             ]
     flat = [row for row in _named(rows, "simulated") if row["shape"] == "flat"]
     lines.append(f"- Of {len(flat)} simulated readers without a bias {_settled(flat)[1]} are settled.")
     for row in _named(rows, "coverage"):
         shares = {name: ", ".join(f"{share:.3f}" for share in row[name]) for name in ("fitted", "plain")}
         lines.append(
-            f"- N = {row['n']}: 95 % intervals of left-out orderings, fitted on other folds, hold {shares['fitted']} "
+            f"- N = {row['n']}: 95 % intervals of left-out orderings, fitted on other folds, cover {shares['fitted']} "
             f"from the quietest to the noisiest quarter of questions; with one Gaussian sigma {shares['plain']}. "
             f"nu is {row['noise'][0]:.1f}, and sharing 1, 2 or 3 places correlates the noise by "
             + ", ".join(f"{r:.2f}" for r in row["noise"][1:])
