@@ -134,7 +134,7 @@ class TestLlamaIndex:
 
         own = FastreaderRerank(reader=tiny_reader, model="a", top_n=2, method="qg")
         again = FastreaderRerank.from_json(own.to_json())
-        assert (again.model, again.top_n, again.method, again._reader) == ("a", 2, "qg", None)
+        assert (again.model, again.top_n, again.method, again.reader) == ("a", 2, "qg", None)
 
 
 class TestHaystack:
@@ -178,7 +178,7 @@ class TestHaystack:
         pipeline.add_component("ranker", FastreaderRanker("a", top_k=2, method="qg", reader=tiny_reader))
         again = Pipeline.loads(pipeline.dumps()).get_component("ranker")
         assert isinstance(again, FastreaderRanker)
-        assert (again.model, again.top_k, again.method, again._reader) == ("a", 2, "qg", None)
+        assert (again.model, again.top_k, again.method, again.reader) == ("a", 2, "qg", None)
 
 
 class TestRerankers:

@@ -1,1 +1,1 @@
-"""fastreader inside other libraries; each module needs the extra of its name."""
+"""fastreader inside other libraries, each module with the extra of its name."""

@@ -6,14 +6,13 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict
 
 from fastreader.core.checks import expect
 from fastreader.errors import MissingExtraError
-from fastreader.integrations.common import NOTE, named_reader
+from fastreader.integrations.common import RankerFields, noted, ranking
 from fastreader.moi.quantities.position_bias import PositionBias
 from fastreader.passages.arrange import Arranger, arrange
-from fastreader.passages.ranking import rerank
 
 try:
     from langchain_core.documents import BaseDocumentCompressor, BaseDocumentTransformer, Document
@@ -21,27 +20,12 @@ except ImportError as error:
     raise MissingExtraError("langchain-core", "langchain") from error
 
 
-class FastreaderRerank(BaseDocumentCompressor):
+class FastreaderRerank(RankerFields, BaseDocumentCompressor):
     """Keep the documents that are most relevant to the query, by `fastreader.rerank`.
 
-    Documents are copied; ids and metadata stay, and metadata gains `relevance_score` in [0, 1].
-
-    Attributes:
-        model, device, dtype, precision: as for `Reader.load`; loaded at the first call.
-        reader: a reader to use instead; it is not serialised.
-        top_n: at most this many documents are returned; None returns all.
-        method: as for `fastreader.rerank`.
-        options: further arguments of `fastreader.rerank`.
+    Documents are copied; ids and metadata stay, and metadata gains `relevance_score` in [0, 1]. The fields are
+    documented in `RankerFields`.
     """
-
-    model: str = "smollm2-135m"
-    device: str = "auto"
-    dtype: str = "auto"
-    precision: str = "fast"
-    reader: Any = Field(default=None, exclude=True, repr=False)
-    top_n: int | None = 3
-    method: str = "query_likelihood"
-    options: dict[str, Any] = Field(default_factory=dict)
 
     model_config = ConfigDict(arbitrary_types_allowed=True, extra="forbid")
 
@@ -51,13 +35,11 @@ class FastreaderRerank(BaseDocumentCompressor):
         """Return copies of the most relevant documents, the best first."""
         if not documents:
             return []
-        reader = self.reader or named_reader(self.model, self.device, self.dtype, self.precision)
-        ranking = rerank(reader, query, list(documents), method=self.method, top_n=self.top_n, **self.options)
         kept = []
-        for result in ranking:
+        for result in ranking(self, query, list(documents), self.top_n):
             own = documents[result.index]
-            told = {"relevance_score": result.relevance, **({NOTE: result.note} if result.note else {})}
-            kept.append(own.model_copy(update={"metadata": {**own.metadata, **told}}))
+            metadata = noted(own.metadata, result.note, relevance_score=result.relevance)
+            kept.append(own.model_copy(update={"metadata": metadata}))
         return kept
 
     async def acompress_documents(
@@ -68,10 +50,12 @@ class FastreaderRerank(BaseDocumentCompressor):
 
 
 class FastreaderReorder(BaseDocumentTransformer):
-    """Put the best documents where a reader's position bias is largest (`fastreader.arrange`); no reader runs.
+    """Put the best documents where a reader's position bias is largest, by `fastreader.arrange`.
+
+    No reader runs.
 
     Args:
-        bias: as for `fastreader.arrange`: an `Arranger`, a calibration, its file, or the name of a reader.
+        bias: an `Arranger`, a calibration, its file, or the name of a reader.
         score: key of a document's score in its metadata; without it, documents come best first.
     """
 

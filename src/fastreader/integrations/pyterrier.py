@@ -7,8 +7,7 @@ from typing import Any
 from fastreader.core.checks import check_text, expect
 from fastreader.data.types import Passage
 from fastreader.errors import MissingExtraError
-from fastreader.integrations.common import NOTE, named_reader
-from fastreader.passages.ranking import rerank
+from fastreader.integrations.common import NOTE, ranking
 
 try:
     import pandas
@@ -18,16 +17,16 @@ except ImportError as error:
 
 
 class FastreaderRerank(pyterrier.Transformer):
-    """Score the documents of each query by `fastreader.rerank`; the documents of all queries share packed passes.
+    """Score the documents of each query by `fastreader.rerank`, in packed passes that all queries share.
 
     Input columns: qid, query, docno and the text. All columns stay; score (in [0, 1]), rank (from 0) and
     fastreader_note (empty if there is nothing to report) are set. Rows come query by query, the best first.
 
     Args:
-        model, device, dtype, precision: as for `Reader.load`; loaded at the first call and shared.
+        model, device, dtype, precision: arguments of `Reader.load`, which runs at the first call; the reader is shared.
         text_field: column of a document's text.
         top_n: at most this many rows for each query; None returns all.
-        method: as for `fastreader.rerank`.
+        method: a method of `fastreader.rerank`.
         options: further arguments of `fastreader.rerank`.
         reader: a reader to use instead of `model`.
 
@@ -49,7 +48,8 @@ class FastreaderRerank(pyterrier.Transformer):
         reader: Any = None,
     ) -> None:
         check_text("text_field", text_field)
-        self.model, self.text_field, self.top_n, self.method, self.options = model, text_field, top_n, method, options
+        self.model, self.text_field, self.top_n, self.method = model, text_field, top_n, method
+        self.options = dict(options or {})
         self.device, self.dtype, self.precision, self.reader = device, dtype, precision, reader
 
     def transform(self, inp: Any) -> Any:
@@ -72,16 +72,13 @@ class FastreaderRerank(pyterrier.Transformer):
             expect(len(texts) == 1, f"query of qid {qid}", "one text in all its rows", texts)
             questions.append(texts[0])
         passages = [self._passages(rows) for _, rows in groups]
-        reader = self.reader or named_reader(self.model, self.device, self.dtype, self.precision)
-        rankings = rerank(
-            reader, questions, passages, method=self.method, top_n=self.top_n, progress=False, **(self.options or {})
-        )
+        rankings = ranking(self, questions, passages, self.top_n, progress=False)
         parts = []
-        for (_, rows), ranking in zip(groups, rankings, strict=True):
-            part = rows[kept].iloc[ranking.indices].copy()
-            part["score"] = [result.relevance for result in ranking]
+        for (_, rows), ranked in zip(groups, rankings, strict=True):
+            part = rows[kept].iloc[ranked.indices].copy()
+            part["score"] = [result.relevance for result in ranked]
             part["rank"] = range(len(part))
-            part[NOTE] = [result.note for result in ranking]
+            part[NOTE] = [result.note for result in ranked]
             parts.append(part)
         return pandas.concat(parts, ignore_index=True)
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fastreader.errors import MissingExtraError
-from fastreader.integrations.common import named_reader
-from fastreader.passages.ranking import rerank
+from fastreader.integrations.common import named_reader, ranking
 
 try:
     import rerankers.models
@@ -18,14 +17,14 @@ except ImportError as error:
 
 
 class FastreaderRanker(BaseRanker):
-    """A ranker of the rerankers library; scores are in [0, 1].
+    """A ranker of the rerankers library, with scores in [0, 1].
 
     Args:
-        model_name_or_path: as for `Reader.load`.
+        model_name_or_path: what `Reader.load` loads.
         verbose: taken for the library's sake; nothing is printed.
         reader: a reader to use instead.
-        method: as for `fastreader.rerank`.
-        device, dtype, precision: as for `Reader.load`.
+        method: a method of `fastreader.rerank`.
+        device, dtype, precision: arguments of `Reader.load`.
         options: further arguments of `fastreader.rerank`.
     """
 
@@ -46,7 +45,8 @@ class FastreaderRanker(BaseRanker):
 
     def score(self, query: str, doc: str) -> float:
         """Return the relevance of one document."""
-        return rerank(self.reader, query, [doc], method=self.method, **self.options)[0].relevance
+        relevance: float = ranking(self, query, [doc], None)[0].relevance
+        return relevance
 
     def rank(
         self,
@@ -57,10 +57,10 @@ class FastreaderRanker(BaseRanker):
     ) -> RankedResults:
         """Return the documents in order of relevance, in the library's own results."""
         documents = prep_docs(docs, doc_ids, metadata)
-        ranking = rerank(self.reader, query, [d.text or "" for d in documents], method=self.method, **self.options)
+        ranked = ranking(self, query, [d.text or "" for d in documents], None)
         results = [
             Result(document=documents[result.index], score=result.relevance, rank=place)
-            for place, result in enumerate(ranking, 1)
+            for place, result in enumerate(ranked, 1)
         ]
         return RankedResults(results=results, query=query, has_scores=True)
 

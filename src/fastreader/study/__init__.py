@@ -1,4 +1,4 @@
-"""Studies: compare methods and readers on the same questions, one row each; see `Study` and `run_study`."""
+"""Compare methods and readers on the same questions: a `Study`, which `run_study` runs."""
 
 from fastreader.study.config import EorConfig, MethodConfig, NoiseConfig, Study
 from fastreader.study.folder import RunFolder

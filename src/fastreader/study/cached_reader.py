@@ -111,7 +111,10 @@ class CachedReader(ReaderWrapper):
     def generate(
         self, prompts: Iterable[TextOrTokens], **options: Unpack[GenerateArguments]
     ) -> Results[list[Generation]]:
-        """Generate as the reader does, from the cache if it holds the prompt; sampled texts only for the same call."""
+        """Generate as the reader does, from the cache if it holds the prompt.
+
+        Sampled texts come from the cache only for an equal call.
+        """
         check_list("prompts", prompts)
         texts = [_plain(prompt) for prompt in prompts]
         checked = GenerateOptions(**options)
@@ -195,7 +198,7 @@ def _plain(item: TextOrTokens) -> Any:
 
 
 class _TreeReader(ReaderWrapper):
-    """The `ScoringReader` behind a `CachedReader`; all its scores and texts go through the cache.
+    """The `ScoringReader` behind a `CachedReader`, with all scores and texts from the cache.
 
     Args:
         cached: the cached reader.
@@ -262,7 +265,8 @@ def scoring(stage: str, reader: CachedReader, function: Callable[[ScoringReader]
     """Run a function that scores as a program, so that its scores are packed with other requests.
 
     `function` is called again and again with all scores known so far, until it returns; each call that needs more
-    scores makes a request. It must be deterministic. Its scores have no `token_logprobs`.
+    scores makes a request. It must be deterministic. Its scores have no `token_logprobs`. An exception ends a call
+    early because `function` scores deep inside, where it cannot yield.
     """
     known: dict[Pair, Loglikelihood] = {}
     tree = _TreeReader(reader, known)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from fastreader.data import Example
 from fastreader.errors import FastreaderError
@@ -18,10 +17,11 @@ from fastreader.statistics.measures.answers import contained, exact_match, f1
 from fastreader.study.cached_reader import CachedReader, Meter
 from fastreader.study.config import MethodConfig, Study
 from fastreader.study.contents import example_digest
-from fastreader.study.metering import metered
+from fastreader.study.metering import Done, metered
 from fastreader.study.method import Answered, Batch, NotApplicable, OverLong, StudyMethod
 from fastreader.study.registry import make
 
+Row = tuple[str, str, dict[str, Any]]  # its key, the digest of what it is made from, and its values
 _METRICS = {"em": exact_match, "f1": f1, "contained": contained}
 
 
@@ -41,14 +41,12 @@ class Cell:
         """Return a digest of what the row of a question is made from."""
         return example_digest(example, self.config.digest())
 
-    def row(
-        self, example: Example, reader: str, outcome: Answered | FastreaderError, cost: StageCost
-    ) -> dict[str, Any]:
+    def row(self, example: Example, reader: str, outcome: Answered | FastreaderError, cost: StageCost) -> Row:
         """Return the row of one answer, or of the error instead."""
         text = outcome.text if isinstance(outcome, Answered) else None
         texts = (outcome.texts or (outcome.text,)) if isinstance(outcome, Answered) else ()
         right = example.answers
-        return {
+        values = {
             "question_id": example.id,
             "method": self.config.label,
             "reader": reader,
@@ -67,26 +65,11 @@ class Cell:
             "seconds": round(cost.seconds, 4),
             "trace": outcome.trace if isinstance(outcome, Answered) else {},
         }
+        return self.key(example, reader), self.digest(example), values
 
 
 def _mean(metric: Callable[[str, Sequence[str]], float], texts: Sequence[str], right: Sequence[str]) -> float:
     return sum(metric(text, right) for text in texts) / len(texts)
-
-
-class RowSink(Protocol):
-    """Where the rows of a group are written."""
-
-    def holds(self, cell: Cell, example: Example) -> bool:
-        """Return whether there is nothing to do for the row."""
-        ...
-
-    def advance(self, count: int) -> None:
-        """Count rows as done."""
-        ...
-
-    def write(self, cell: Cell, example: Example, outcome: Answered | FastreaderError, cost: StageCost) -> None:
-        """Write a row."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -108,12 +91,12 @@ class GroupDone:
 
     Attributes:
         reader: its reader's description.
-        rows: key, digest and row of each answer.
+        rows: one of each answer.
         cost: of the reader's calls.
     """
 
     reader: dict[str, str]
-    rows: list[tuple[str, str, dict[str, Any]]]
+    rows: list[Row]
     cost: Meter
 
 
@@ -132,18 +115,37 @@ def cells_of(study: Study) -> list[Cell]:
 
 
 def run_group(
-    reader: CachedReader, group: Sequence[Example], cells: Sequence[Cell], everything: list[Example], rows: RowSink
+    reader: CachedReader,
+    name: str,
+    group: Sequence[Example],
+    cells: Sequence[Cell],
+    everything: list[Example],
+    *,
+    missing: Collection[str],
+    write: Callable[[Row], None],
 ) -> None:
-    """Run every method's program for each question of a group that has no row yet, all of them in step."""
+    """Run every method's program for each question of a group whose row is missing, all of them in step.
+
+    Args:
+        reader: answers.
+        name: the reader's name in the study.
+        group: the questions.
+        cells: of the study.
+        everything: all questions of the study.
+        missing: keys of the rows to make.
+        write: called with each row as soon as it is made.
+    """
+
+    def done(cell: Cell, example: Example) -> Done:
+        return lambda outcome, cost: write(cell.row(example, name, outcome, cost))
+
     programs: list[tuple[Program[None], Readers]] = []
     readers = Readers(reader)
     for cell in cells:
-        todo = [example for example in group if not rows.holds(cell, example)]
-        rows.advance(len(group) - len(todo))
+        todo = [example for example in group if cell.key(example, name) in missing]
         batch = Batch(reader, todo, cell.seed, everything)
         for example, program in zip(todo, cell.method.programs(batch), strict=True):
-            done = functools.partial(rows.write, cell, example)
-            programs.append((metered(program, reader, done), readers))
+            programs.append((metered(program, reader, done(cell, example)), readers))
     for outcome in run_together(programs):
         if outcome.error is not None:  # raised while writing a row; `metered` handles errors of the methods
             raise outcome.error

@@ -26,7 +26,7 @@ class _Table(BaseModel):
 
 
 class MethodConfig(BaseModel):
-    """One method of a study; any further key is an option of the method.
+    """One method of a study, whose further keys are the method's options.
 
     Attributes:
         method: a name of the registry, such as "moi", "sure:ranking" or "noise:random:4:near".
@@ -111,8 +111,8 @@ class Study(_Table):
         data: questions with passages, in any format that `load_examples` reads.
         methods: the methods to compare, at least one, each under its own name.
         name: of the study.
-        readers: as for `Reader.load`; "reader" is a synonym.
-        device, dtype, precision: as for `Reader.load`.
+        readers: what `Reader.load` loads; "reader" is a synonym.
+        device, dtype, precision: arguments of `Reader.load`.
         limit: use at most this many questions.
         passages: N, at most this many passages of each question.
         seeds: methods that draw run once per seed, the others with the first; "seed" is a synonym.
@@ -210,7 +210,7 @@ class Study(_Table):
     @classmethod
     @checked
     def load(cls, path: str | os.PathLike[str], **overrides: Any) -> Study:
-        """Read a study from a .toml, .yaml, .yml or .json file; paths in the file are relative to it.
+        """Read a study from a .toml, .yaml, .yml or .json file, with paths relative to the file.
 
         Args:
             path: the file.
@@ -219,7 +219,7 @@ class Study(_Table):
                 baseline and primary count only if they are among them.
 
         Raises:
-            InputError: if the file cannot be read, `data` does not exist, or as for `of`.
+            InputError: if the file cannot be read, `data` does not exist, or `of` rejects the values.
         """
         file = Path(path)
         given = absolute({key: value for key, value in overrides.items() if value is not None}, Path())
@@ -239,10 +239,10 @@ class Study(_Table):
     @classmethod
     @checked
     def stored(cls, values: Mapping[str, Any], where: str) -> Study:
-        """Create a study from the values in a run folder, to be inspected; its files may no longer exist.
+        """Create a study from the values in a run folder, whose files need not exist any more.
 
         Raises:
-            InputError: naming `where`, if the values are not those of a study.
+            InputError: naming `where`, if the values do not describe a study.
         """
         try:
             return cls.model_validate(values)

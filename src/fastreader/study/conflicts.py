@@ -35,7 +35,7 @@ def write_conflicts(
         study, run, examples: of the run, whose answers exist.
         name: the reader's name in the study.
         reader: returns the reader; not called if no comparison is missing.
-        progress: as for `run_study`.
+        progress: show a bar on standard error; None shows it on a terminal.
 
     Returns:
         Whether the reader compared anything.

@@ -33,7 +33,7 @@ def example_digest(example: Example, *more: Any) -> str:
 def named_files(study: Study) -> dict[str, str]:
     """Return the files that answers depend on, by their place in the study.
 
-    The questions are not included: every row has a digest of its own question.
+    The questions are not included: every row has a digest of its question.
     """
     files = {
         "template": study.template,

@@ -25,7 +25,9 @@ def read_study(file: Path) -> dict[str, Any]:
 
 
 def absolute(values: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """Return the values with relative paths resolved from `folder`; `Study` rejects values of a wrong type later.
+    """Return the values with relative paths resolved from `folder`.
+
+    Values of a wrong type stay as they are, for `Study` to reject.
 
     A file of prompt texts of EoR, SuRe or noise layouts is replaced by its content, so that a run keeps its texts even
     if the file changes.
@@ -37,7 +39,7 @@ def absolute(values: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     def found(name: str, value: Any) -> Any:
         if not isinstance(value, str):
             return value
-        # The errors are those of a path that is too long or has a character that no path may have.
+        # Python raises these for a path that is too long or has a character that no path may have.
         with rejecting(f"{name}: expected a path, got {shown(value)}", OSError, ValueError):
             path = (folder / value).resolve()
             there = path.is_file()
@@ -60,7 +62,7 @@ def absolute(values: Mapping[str, Any], folder: Path) -> dict[str, Any]:
         return {key: text for key, text in given.items() if text != default[key]}
 
     def words(name: str, value: Any) -> Any:
-        """Return the texts of a template's file, which replace those of the default one."""
+        """Return the texts of a template's file, which replace the default texts."""
         return read_object(folder / found(name, value), (".toml", ".json")) if isinstance(value, str) else value
 
     def sources(name: str, value: Any) -> Any:
@@ -84,7 +86,7 @@ def absolute(values: Mapping[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def _changed(name: str, table: Any, changes: Mapping[str, Change]) -> Any:
-    """Return `table` with the values of some keys changed; None, and anything that is not a table, stays."""
+    """Return `table` with the values of some keys changed, except None; anything that is not a table stays."""
     if not isinstance(table, dict):
         return table
     prefix = f"{name}." if name else ""

@@ -83,7 +83,7 @@ class RunFolder:
         self._keep_study(study)
 
     def keep(self, study: Study, examples: Sequence[Example]) -> None:
-        """Write study and questions; call it after `begin`, once all rows in the folder are known to belong to them."""
+        """Write study and questions, after `begin` and once all rows in the folder are known to belong to them."""
         self._keep_study(study)
         with replacing(self.file(QUESTIONS)) as lines:
             for example in examples:
@@ -100,7 +100,7 @@ class RunFolder:
         self.write_json(STUDY, study.to_dict())
 
     def study(self) -> Study:
-        """Return the study of the run; the files that it names may no longer exist.
+        """Return the study of the run, whose files need not exist any more.
 
         Raises:
             InputError: if the folder is not that of a run.
@@ -159,11 +159,11 @@ class RunFolder:
         ]
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return the results; an empty list before the first answer."""
+        """Return the results, an empty list before the first answer."""
         return self._results(RESULTS)
 
     def attention(self) -> list[dict[str, Any]]:
-        """Return the rows of attention; an empty list if none was recorded."""
+        """Return the rows of attention, an empty list if none was recorded."""
         return self._results(ATTENTION)
 
     def measures(self) -> dict[str, dict[str, float | None]]:
@@ -182,7 +182,7 @@ class RunFolder:
         return list(iter_results(file)) if file.is_file() else []
 
     def read_json(self, name: str) -> Any:
-        """Return the value in a JSON file of the folder; None if there is no such file."""
+        """Return the value in a JSON file of the folder, or None if there is no such file."""
         file = self.file(name)
         return read_values(file) if file.is_file() else None
 

@@ -47,6 +47,6 @@ def metered(program: Program[Answered], reader: CachedReader, done: Done) -> Pro
 
 
 def direct_cost(answered: Answered, seconds: float = 0.0) -> StageCost:
-    """Return the cost of the calls that a method made itself; `seconds` counts if the answer has no time."""
+    """Return the cost of the calls that a method made itself, with `seconds` if the answer has no time."""
     stats, taken = answered.direct, seconds if answered.seconds is None else answered.seconds
     return StageCost(0, stats.total_tokens, stats.computed_tokens, answered.new_tokens, taken)

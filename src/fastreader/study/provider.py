@@ -1,4 +1,4 @@
-"""Passages for a study's noise layouts: gathered once per question; random ones on demand."""
+"""Passages for a study's noise layouts, gathered once per question, with random ones on demand."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ class PassageProvider:
         """Return one layout of one question, with as many random passages as it needs.
 
         Raises:
-            MissingPassages: as for `noise.layout`.
+            MissingPassages: if the question lacks passages of a kind, see `noise.layout`.
             Exhausted: if the source has fewer random passages than the layout needs.
-            InputError: as for `noise.gather` and `noise.layout`.
+            InputError: if `noise.gather` or `noise.layout` rejects an argument.
         """
         if spec == LayoutSpec():
             return Layout(spec.name, (), ())  # the closed book, which needs nothing
@@ -108,7 +108,7 @@ _providers: list[tuple[tuple[str, int, int], PassageProvider]] = []  # of the st
 
 
 def provider_of(everything: Sequence[Example], source: str, seed: int, hard_count: int) -> PassageProvider:
-    """Return the provider for these arguments; the layouts of a study share it."""
+    """Return the provider for these arguments, which the layouts of a study share."""
     key = (source, seed, hard_count)
     for known, provider in _providers:
         if known == key and provider.everything is everything:

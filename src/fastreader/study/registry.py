@@ -56,7 +56,12 @@ def make(config: MethodConfig, study: Study) -> StudyMethod:
 
 
 def check(study: Study, where: str = "study") -> None:
-    """Check that every method of a study exists and accepts its options; `where` goes before the message."""
+    """Check that every method of a study exists and accepts its options.
+
+    Args:
+        study: the study.
+        where: its place, which goes before the message.
+    """
     with located(where):
         measures.check(study.measures)
         for method in study.methods:
@@ -68,5 +73,5 @@ def names(*families: Family) -> list[str]:
     return [
         f"{family.name}:{variant}" if variant else family.name
         for family in families or FAMILIES.values()
-        for variant in family.variants()
+        for variant in family.variants
     ]

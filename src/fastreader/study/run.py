@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import os
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Iterable, Sequence, Set
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -21,20 +21,16 @@ from fastreader.data.fingerprints import digest
 from fastreader.data.keyed import keyed
 from fastreader.data.read import table_examples
 from fastreader.data.result_log import ResultLog
-from fastreader.errors import FastreaderError
-from fastreader.reader.programs.costs import StageCost
 from fastreader.study.attention import lacks_attention, write_attention
 from fastreader.study.cached_reader import CachedReader, Meter
-from fastreader.study.cells import Cell, CellGroup, Elsewhere, cells_of, run_group
+from fastreader.study.cells import Cell, CellGroup, Elsewhere, Row, cells_of, run_group
 from fastreader.study.config import Study
 from fastreader.study.conflicts import write_conflicts
 from fastreader.study.contents import require_same_study
 from fastreader.study.folder import CACHE, COSTS, RESULTS, RunFolder
+from fastreader.study.measures.case import Load
 from fastreader.study.measures.run import write_measures
-from fastreader.study.method import Answered
 from fastreader.study.registry import check
-
-Load = Callable[[str], ReaderProtocol]
 
 
 @checked_methods
@@ -83,13 +79,13 @@ def run_study(
         load: returns a reader by name, instead of `Reader.load`.
         elsewhere: runs groups of questions in other processes, as `fastreader.integrations.ray.run_study` does. Their
             rows come a group at a time, and their replies do not reach the cache. None runs them in this process.
-        questions: rows or Examples as for `load_examples`, such as a `datasets.Dataset`. They are used instead of the
-            file that `study.data` names, which is then only a name.
+        questions: rows or Examples in any format that `load_examples` reads, such as a `datasets.Dataset`. They
+            are used instead of the file that `study.data` names, which is then only a name.
 
     Raises:
-        InputError: as for `RunFolder.begin`; if there are no questions; or if a row in the folder was made from other
-            texts, or belongs to a question that the study no longer has. The folder is then left unchanged. Also if
-            a reader has changed, which shows once it is loaded and failed rows are removed.
+        InputError: if `RunFolder.begin` rejects the folder; if there are no questions; or if a row in the folder was
+            made from other texts, or belongs to a question that the study no longer has. The folder is then left
+            unchanged. Also if a reader has changed, which shows once it is loaded and failed rows are removed.
     """
     check(study)
     examples = questions_of(study, questions)
@@ -102,33 +98,37 @@ def run_study(
         log = stack.enter_context(ResultLog(run.file(RESULTS), settings=settings, resume=True))
         cache = stack.enter_context(Cache(run.file(CACHE)))
         advance = stack.enter_context(track("studying", total, "answers", progress))
+
+        def write(row: Row) -> None:
+            key, made_from, values = row
+            log.append(key, values, example=made_from)
+            advance(1)
+
         failed = {row["id"] for row in run.rows() if row["error"] is not None}
         before = len(log) - len(failed)
-        writers = {name: _ReaderRows(log, name, advance, failed) for name in study.readers}
         groups = [examples[i : i + study.batch_size] for i in range(0, len(examples), study.batch_size)]
         todos = {
-            name: [(group, [c for c in cells if writer.lacks(c, group)]) for group in groups]
-            for name, writer in writers.items()
+            name: [(group, _missing(log, failed, name, cells, group)) for group in groups] for name in study.readers
         }
         _check_questions(run, log, examples)
         run.keep(study, examples)  # only now: the checks above leave the folder unchanged if a row has other texts
         log.drop(failed)
-        failed.clear()
-        for name, writer in writers.items():
+        for name, todo in todos.items():
             lazy = LazyReader(name, load or _loader(study), cache, study, run)
             away = []
-            for group, left in todos[name]:
-                writer.advance(len(group) * (len(cells) - len(left)))
-                if left and elsewhere is not None:
-                    away.append(CellGroup([str(example.id) for example in group], writer.lacking(left, group)))
-                elif left:
-                    run_group(lazy.reader, group, left, examples, writer)
+            for group, missing in todo:
+                advance(len(group) * len(cells) - len(missing))
+                if missing and elsewhere is not None:
+                    away.append(CellGroup([str(example.id) for example in group], missing))
+                elif missing:
+                    run_group(lazy.reader, name, group, cells, examples, missing=set(missing), write=write)
                     _add_costs(run, name, lazy.reader.total)
                     lazy.reader.total = Meter()
             if away and elsewhere is not None:
                 for done in elsewhere(name, study, examples, away):
                     run.check_reader(study, name, done.reader)
-                    writer.add(done.rows)
+                    for row in done.rows:
+                        write(row)
                     _add_costs(run, name, done.cost)
             if lacks_attention(study, run, examples, name):
                 write_attention(study, run, lazy.reader, examples, name)
@@ -147,6 +147,12 @@ def run_study(
     return Finished(run.path, len(rows), fresh, failures, left_out, over_long)
 
 
+def _missing(log: ResultLog, failed: Set[str], name: str, cells: Sequence[Cell], group: Sequence[Example]) -> list[str]:
+    """Return the keys of a reader's rows that do not exist or failed, and check the rows that exist."""
+    rows = ((cell.key(example, name), cell, example) for cell in cells for example in group)
+    return [key for key, cell, example in rows if key in failed or not log.holds(key, cell.digest(example))]
+
+
 def _check_questions(run: RunFolder, log: ResultLog, examples: Sequence[Example]) -> None:
     """Check that the study still has all questions with results: figures would mix different sets."""
     known = {example.id for example in examples}
@@ -157,7 +163,7 @@ def _check_questions(run: RunFolder, log: ResultLog, examples: Sequence[Example]
 
 
 def questions_of(study: Study, rows: Iterable[Any] | None = None) -> list[Example]:
-    """Return the study's questions, each with an id of its own and its first N passages.
+    """Return the study's questions, each with its own id and its first N passages.
 
     Args:
         study: the study.
@@ -192,44 +198,6 @@ class LazyReader:
         expect(isinstance(loaded, ReaderProtocol), "load", "a function that returns a reader", loaded)
         self.run.check_reader(self.study, self.name, loaded.describe())
         return CachedReader(loaded, self.cache, self.study.max_batch_tokens)
-
-
-class _ReaderRows:
-    """Rows of one reader: which exist, and writing more.
-
-    Attributes:
-        advance: counts rows as done in the progress bar.
-    """
-
-    def __init__(self, log: ResultLog, reader: str, advance: Callable[[int], None], failed: Set[str]) -> None:
-        self._log, self._reader, self.advance, self._failed = log, reader, advance, failed
-
-    def lacks(self, cell: Cell, group: Sequence[Example]) -> bool:
-        """Return whether a row of the group is missing; the rows that exist are all checked."""
-        held = [self.holds(cell, example) for example in group]
-        return not all(held)
-
-    def holds(self, cell: Cell, example: Example) -> bool:
-        """Return whether the row exists and did not fail."""
-        key = cell.key(example, self._reader)
-        return key not in self._failed and self._log.holds(key, cell.digest(example))
-
-    def lacking(self, cells: Sequence[Cell], group: Sequence[Example]) -> list[str]:
-        """Return the keys of the group's missing rows; those of these cells that exist count as done."""
-        keys = [cell.key(e, self._reader) for cell in cells for e in group if not self.holds(cell, e)]
-        self.advance(len(cells) * len(group) - len(keys))
-        return keys
-
-    def write(self, cell: Cell, example: Example, outcome: Answered | FastreaderError, cost: StageCost) -> None:
-        """Write the row of one answer, or of the error instead."""
-        row = cell.row(example, self._reader, outcome, cost)
-        self.add([(cell.key(example, self._reader), cell.digest(example), row)])
-
-    def add(self, rows: Iterable[tuple[str, str, dict[str, Any]]]) -> None:
-        """Write rows by key, with the digests of what they are made from."""
-        for key, made_from, row in rows:
-            self._log.append(key, row, example=made_from)
-            self.advance(1)
 
 
 def _loader(study: Study) -> Load:

@@ -1,4 +1,4 @@
-"""Ray: rerank, score and study over an actor pool of Ray Data, each actor with a reader of its own, and Ray Serve."""
+"""Ray: rerank, score and study over an actor pool of Ray Data, each actor with its own reader, and Ray Serve."""
 
 from fastreader.integrations.ray.datasets import rerank_dataset, score_dataset
 from fastreader.integrations.ray.pool import ActorPool

@@ -1,4 +1,4 @@
-"""Actor: a reader in a process of its own, which turns batches of work into batches of results."""
+"""Actor: a reader in a separate process, which turns batches of work into batches of results."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def written(error: FastreaderError) -> str:
 
 
 def raised(text: str) -> FastreaderError:
-    """Return the error that `written` wrote, or a FastreaderError with its message if its class is not one of ours."""
+    """Return the error that `written` turned into JSON, as a FastreaderError if its class is not one of ours."""
     values = json.loads(text)
     found = getattr(errors, values["type"], FastreaderError)
     error: FastreaderError = found.__new__(found)

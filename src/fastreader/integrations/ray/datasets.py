@@ -6,18 +6,18 @@ from typing import Any
 
 from fastreader.data import Example
 from fastreader.data.rows import parse_row
-from fastreader.integrations.ray.actor import Actor, Task, Work
+from fastreader.integrations.ray.actor import Actor, Work
 from fastreader.integrations.ray.pool import ActorPool, require_ray
 from fastreader.integrations.ray.reference import ReaderLike, ReaderReference
-from fastreader.integrations.ray.tasks import RerankTask, ScoreTask
+from fastreader.integrations.ray.tasks import RERANK, SCORE, Operation, QuestionTask
 
 
 def rerank_dataset(dataset: Any, reader: ReaderLike, *, pool: ActorPool | None = None, **options: Any) -> Any:
-    """Return a Dataset with the ranking of each question of a Dataset; it runs when it is read.
+    """Return a Dataset with the ranking of each question of a Dataset, computed when it is read.
 
     Args:
         dataset: rows of any format that `load_examples` reads, such as question and ctxs.
-        reader: as for `fastreader.integrations.ray.rerank`.
+        reader: what each actor loads: a name, a path, a `ReaderReference`, or a reader that was loaded from one.
         pool: the actors; its `address` does not count here. None for one actor.
         **options: further arguments of `fastreader.rerank`.
 
@@ -29,14 +29,15 @@ def rerank_dataset(dataset: Any, reader: ReaderLike, *, pool: ActorPool | None =
         NotReloadableError: if the reader was made from a model object.
         MissingExtraError: if Ray is not installed.
     """
-    return _mapped(dataset, reader, pool, RerankTask(options))
+    return _mapped(dataset, reader, pool, RERANK, options)
 
 
 def score_dataset(dataset: Any, reader: ReaderLike, *, pool: ActorPool | None = None, **options: Any) -> Any:
-    """Return a Dataset with the scores of each question of a Dataset; it runs when it is read.
+    """Return a Dataset with the scores of each question of a Dataset, computed when it is read.
 
     Args:
-        dataset, reader, pool: as for `rerank_dataset`; rows have candidates.
+        dataset: rows of any format that `load_examples` reads, with candidates.
+        reader, pool: see `rerank_dataset`.
         **options: further arguments of `score_permutations`.
 
     Returns:
@@ -45,11 +46,11 @@ def score_dataset(dataset: Any, reader: ReaderLike, *, pool: ActorPool | None = 
     Raises:
         NotReloadableError, MissingExtraError: as `rerank_dataset`.
     """
-    return _mapped(dataset, reader, pool, ScoreTask(options))
+    return _mapped(dataset, reader, pool, SCORE, options)
 
 
 def read_rows(batch: Any) -> list[Example]:
-    """Return the examples of a batch; pyarrow writes None for a key that a row lacks.
+    """Return the examples of a batch, in which pyarrow puts None for a key that a row lacks.
 
     Raises:
         InputError: if a row is not of a known format.
@@ -57,9 +58,11 @@ def read_rows(batch: Any) -> list[Example]:
     return [parse_row(_present(row)) for row in batch.to_pylist()]
 
 
-def _mapped(dataset: Any, reader: Any, pool: ActorPool | None, task: Task) -> Any:
+def _mapped(
+    dataset: Any, reader: Any, pool: ActorPool | None, operation: Operation[Any], options: dict[str, Any]
+) -> Any:
     require_ray()
-    work = Work.of(ReaderReference.of(reader), read_rows, task)
+    work = Work.of(ReaderReference.of(reader), read_rows, QuestionTask(operation, options))
     pool = pool or ActorPool()
     return pool.map(dataset, Actor, {"work": work}, pool.batch_size)
 

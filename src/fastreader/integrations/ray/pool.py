@@ -1,4 +1,4 @@
-"""Pool: where actors run, how many there are, and what each of them has."""
+"""ActorPool: where actors run, how many there are, and what each of them has."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, TypeVar
+from typing import Any
 
 from fastreader.core.checked import checked
 from fastreader.core.checks import check_json, require
@@ -12,15 +12,14 @@ from fastreader.data import Example, Passage
 from fastreader.data.fingerprints import digest
 from fastreader.data.result_log import ResultLog
 from fastreader.errors import FastreaderError
-from fastreader.integrations.ray.actor import Task, Work
+from fastreader.integrations.ray.actor import Work
 from fastreader.integrations.ray.pool import ActorPool
 from fastreader.integrations.ray.reference import ReaderLike, ReaderReference
 from fastreader.integrations.ray.stream import read_items, stream
-from fastreader.integrations.ray.tasks import RerankTask, ScoreTask, as_example, as_reranked, as_scores
+from fastreader.integrations.ray.tasks import RERANK, SCORE, Operation, QuestionTask, Result, as_example
 from fastreader.passages.ranking import Reranked
 from fastreader.scoring.results import PermutationScores
 
-Result = TypeVar("Result", Reranked, PermutationScores)
 OnError = Callable[[str, FastreaderError], None]
 
 
@@ -53,8 +52,7 @@ def rerank(
         FastreaderError: if Ray returns no result for a question.
         MissingExtraError: if Ray is not installed.
     """
-    work = RerankTask(options)
-    return _run(reader, examples, pool or ActorPool(), log, ordered, on_error, work, as_reranked, Reranked.to_dict)
+    return _run(RERANK, reader, examples, options, pool=pool, log=log, ordered=ordered, on_error=on_error)
 
 
 @checked
@@ -71,17 +69,15 @@ def score(
     """Yield the scores of each question as they come, as `score_permutations` yields them.
 
     Args:
-        reader, examples, pool, log, ordered, on_error: as for `rerank`; the examples have candidates.
+        reader, pool, log, ordered, on_error: see `rerank`.
+        examples: questions with passages and candidates; ids as in `rerank`.
         **options: further arguments of `score_permutations`.
 
     Raises:
         NotReloadableError, FastreaderError, MissingExtraError: as `rerank`.
         InputError: if an id occurs twice, or as `score_permutations`.
     """
-    work = ScoreTask(options)
-    return _run(
-        reader, examples, pool or ActorPool(), log, ordered, on_error, work, as_scores, PermutationScores.to_dict
-    )
+    return _run(SCORE, reader, examples, options, pool=pool, log=log, ordered=ordered, on_error=on_error)
 
 
 def read_examples(batch: Any) -> list[Example]:
@@ -90,17 +86,18 @@ def read_examples(batch: Any) -> list[Example]:
 
 
 def _run(
+    operation: Operation[Result],
     reader: Any,
     examples: Iterable[Example],
-    pool: ActorPool,
+    options: dict[str, Any],
+    *,
+    pool: ActorPool | None,
     log: ResultLog | None,
     ordered: bool,
     on_error: OnError | None,
-    task: Task,
-    result: Callable[[dict[str, Any]], Result],
-    values_of: Callable[[Result], dict[str, Any]],
 ) -> Iterator[Result]:
-    work = Work.of(ReaderReference.of(reader), read_examples, task)
+    pool = pool or ActorPool()
+    work = Work.of(ReaderReference.of(reader), read_examples, QuestionTask(operation, options))
     digests, items = {}, []
     for example in _with_ids(examples):
         id = str(example.id)
@@ -116,9 +113,9 @@ def _run(
                 raise outcome
             on_error(id, outcome)
             continue
-        found = result(outcome)
+        found = operation.result_of(outcome)
         if log is not None:
-            log.append(id, values_of(found), example=digests[id])
+            log.append(id, found.to_dict(), example=digests[id])
         yield found
 
 

@@ -33,8 +33,8 @@ class ReaderReference:
         """Create a reference.
 
         Args:
-            reader: a packaged name, a path or a hub id, as for `Reader.load`; a path must exist on every machine of
-                the cluster. Or a reader that was loaded from one of these.
+            reader: a packaged name, a hub id, or a path that exists on every machine of the cluster. Or a reader
+                that was loaded from one of these.
             **options: further arguments of `Reader.load`, for a name.
 
         Raises:
@@ -46,7 +46,7 @@ class ReaderReference:
         known = {p.name: p.default for p in inspect.signature(Reader.load).parameters.values() if p.name != "model"}
         check_keys("options", options, known)
         if isinstance(reader, Reader):
-            expect(not options, "options", "none beside a reader that was loaded", sorted(options))
+            expect(not options, "options", "none for a reader that is already loaded", sorted(options))
             call, arguments = reader.__reduce__()
             return cls(reader.name, call, arguments)
         named = isinstance(reader, (str, os.PathLike))
@@ -55,5 +55,5 @@ class ReaderReference:
         return cls(name, load_again, ({**known, **options, "model": from_anywhere(reader)}, name))
 
     def load(self) -> Reader:
-        """Load the reader; errors are those of `Reader.load`."""
+        """Load the reader, with the errors of `Reader.load`."""
         return self.call(*self.arguments)

@@ -16,7 +16,7 @@ _COLUMN = "item"
 
 
 def read_items(batch: Any) -> list[Any]:
-    """Return the items of a batch that `stream` wrote."""
+    """Return the items of a batch that `stream` made."""
     return [json.loads(text) for text in batch.column(_COLUMN).to_pylist()]
 
 
@@ -30,7 +30,7 @@ def stream(
     Args:
         pool: the actors.
         work: what they do; it reads with `read_items`.
-        items: pairs of an id of its own and JSON values.
+        items: pairs of a distinct id and JSON values.
         batch_size: number of items of a batch, at most.
         ordered: keep the order of the items; without it an outcome waits for no other batch.
 

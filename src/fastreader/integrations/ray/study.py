@@ -19,11 +19,9 @@ from fastreader.integrations.ray.actor import Outcome, Work
 from fastreader.integrations.ray.pool import ActorPool
 from fastreader.integrations.ray.reference import ReaderReference
 from fastreader.integrations.ray.stream import read_items, stream
-from fastreader.reader.programs.costs import StageCost
 from fastreader.study.cached_reader import CachedReader, Meter
-from fastreader.study.cells import Cell, CellGroup, GroupDone, cells_of, run_group
+from fastreader.study.cells import Cell, CellGroup, GroupDone, Row, cells_of, run_group
 from fastreader.study.config import Study
-from fastreader.study.method import Answered
 from fastreader.study.run import Finished
 
 
@@ -36,13 +34,14 @@ def run_study(
     resume: bool = False,
     progress: bool | None = None,
 ) -> Finished:
-    """Run a study over actors, into the same folder as `fastreader.study.run_study`; either can resume the other's run.
+    """Run a study over actors, into the same folder as `fastreader.study.run_study`.
 
+    Either function can resume a run of the other.
     Rows are written when their group of `study.batch_size` questions is done. Attention is captured in this process,
-    with a reader of its own. Files that the study names must exist on every machine.
+    with its own reader. Files that the study names must exist on every machine.
 
     Args:
-        study, folder, resume, progress: as for `fastreader.study.run_study`.
+        study, folder, resume, progress: see `fastreader.study.run_study`.
         pool: the actors of one reader, then of the next; its `batch_size` does not count. None for one actor.
 
     Raises:
@@ -70,7 +69,7 @@ def _run_groups(
 
 @dataclasses.dataclass
 class _StudyTask:
-    """Runs the missing rows of a group; an actor keeps its cells and its cache of replies from group to group."""
+    """Make the missing rows of a group, with cells and a cache of replies that an actor keeps from group to group."""
 
     name: str
     study: Study
@@ -80,16 +79,24 @@ class _StudyTask:
         """Yield the values of a `GroupDone` for each group."""
         for group in groups:
             wanted = set(group["questions"])
-            rows = _RowCollector(self.name, set(group["keys"]))
+            rows: list[Row] = []
             cached = CachedReader(reader, self._cache, self.study.max_batch_tokens)
             questions = [example for example in self.examples if example.id in wanted]
             try:
-                run_group(cached, questions, self._cells, self.examples, rows)
+                run_group(
+                    cached,
+                    self.name,
+                    questions,
+                    self._cells,
+                    self.examples,
+                    missing=set(group["keys"]),
+                    write=rows.append,
+                )
             except FastreaderError as error:
                 yield group["id"], error
                 continue
             cost = dataclasses.asdict(cached.total)
-            yield group["id"], {"reader": reader.describe(), "rows": rows.written, "cost": cost}
+            yield group["id"], {"reader": reader.describe(), "rows": rows, "cost": cost}
 
     @functools.cached_property
     def _cells(self) -> list[Cell]:
@@ -102,23 +109,3 @@ class _StudyTask:
     @functools.cached_property
     def _cache(self) -> Cache:
         return Cache(Path(self._folder.name) / "cache.sqlite")
-
-
-class _RowCollector:
-    """Collects the rows of a group."""
-
-    def __init__(self, reader: str, keys: set[str]) -> None:
-        self._reader, self._keys = reader, keys
-        self.written: list[tuple[str, str, dict[str, Any]]] = []
-
-    def holds(self, cell: Cell, example: Example) -> bool:
-        """Return whether the row is not among those to write."""
-        return cell.key(example, self._reader) not in self._keys
-
-    def advance(self, count: int) -> None:
-        """Leave counting to the process that writes the rows."""
-
-    def write(self, cell: Cell, example: Example, outcome: Answered | FastreaderError, cost: StageCost) -> None:
-        """Keep a row."""
-        row = cell.row(example, self._reader, outcome, cost)
-        self.written.append((cell.key(example, self._reader), cell.digest(example), row))

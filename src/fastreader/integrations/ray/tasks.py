@@ -3,53 +3,53 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from fastreader.core.tree import TreeStats
 from fastreader.data import Example, Passage
-from fastreader.errors import FastreaderError
 from fastreader.integrations.ray.actor import Outcome
 from fastreader.passages.ranking.batches import rerank_many
 from fastreader.passages.ranking.results import Reranked, RerankResult
 from fastreader.scoring.api import score_permutations
 from fastreader.scoring.results import PermutationScores
 
-
-@dataclass(frozen=True)
-class RerankTask:
-    """Rank the passages of each example; `options` are those of `fastreader.rerank`."""
-
-    options: dict[str, Any]
-
-    def __call__(self, reader: Any, examples: list[Example]) -> Iterator[Outcome]:
-        """Yield the attributes of a `Reranked` for each example, errors last."""
-        failed: list[Outcome] = []
-
-        def keep(example: Example, error: FastreaderError) -> None:
-            failed.append((example.id, error))
-
-        for ranked in rerank_many(reader, examples, on_error=keep, progress=False, **self.options):
-            yield ranked.id, dataclasses.asdict(ranked)
-        yield from failed
+Result = TypeVar("Result", Reranked, PermutationScores)
 
 
 @dataclass(frozen=True)
-class ScoreTask:
-    """Score the candidates of each example; `options` are those of `score_permutations`."""
+class Operation(Generic[Result]):
+    """A function of questions that runs in actors, and how its results leave their process.
 
+    Attributes:
+        run: called with a reader, examples, `on_error`, `progress` and its own options; yields results.
+        values_of: returns a result as JSON values.
+        result_of: returns the result of such values.
+    """
+
+    run: Callable[..., Iterable[Result]]
+    values_of: Callable[[Result], dict[str, Any]]
+    result_of: Callable[[dict[str, Any]], Result]
+
+
+@dataclass(frozen=True)
+class QuestionTask:
+    """An operation with its options, run on the examples of a batch."""
+
+    operation: Operation[Any]
     options: dict[str, Any]
 
     def __call__(self, reader: Any, examples: list[Example]) -> Iterator[Outcome]:
-        """Yield the values of `PermutationScores.to_dict` for each example, errors last."""
+        """Yield the values of each example's result, errors last."""
         failed: list[Outcome] = []
 
-        def keep(_index: int, example: Example, error: FastreaderError) -> None:
+        def keep(*failure: Any) -> None:
+            *_, example, error = failure  # `score_permutations` also passes an index
             failed.append((example.id, error))
 
-        for scores in score_permutations(reader, examples, on_error=keep, progress=False, **self.options):
-            yield scores.id, scores.to_dict()
+        for result in self.operation.run(reader, examples, on_error=keep, progress=False, **self.options):
+            yield result.id, self.operation.values_of(result)
         yield from failed
 
 
@@ -64,6 +64,5 @@ def as_reranked(values: dict[str, Any]) -> Reranked:
     return Reranked(**{**values, "results": results, "stats": TreeStats(**values["stats"])})
 
 
-def as_scores(values: dict[str, Any]) -> PermutationScores:
-    """Return the scores whose `to_dict` gave these values."""
-    return PermutationScores.from_dict(values)
+RERANK = Operation(rerank_many, dataclasses.asdict, as_reranked)
+SCORE = Operation(score_permutations, PermutationScores.to_dict, PermutationScores.from_dict)

@@ -1,4 +1,4 @@
-"""What a measure sees of one answer."""
+"""Case: one answer as a measure gets it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Case:
 
     @property
     def read(self) -> list[int] | None:
-        """Indices of the passages read, in reading order; None if the trace does not tell, or others were read."""
+        """Indices of the passages read, in reading order, or None if the trace names other passages or none."""
         order = self.trace.get("order")
         own = isinstance(order, list) and all(isinstance(i, int) for i in order)
         return order if own else None

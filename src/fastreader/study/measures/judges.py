@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,9 +10,8 @@ import numpy as np
 from fastreader.core.protocol import ReaderProtocol
 from fastreader.eor.similarity import CrossEncoderNli, NliTexts, Pair, ReaderNli, Similarity
 from fastreader.reader.prompts.texts import PromptTexts
-from fastreader.statistics.measures.citations import citation_precision, citation_recall
 from fastreader.study.measures.case import Case, Load, Measure
-from fastreader.study.measures.passages import shown
+from fastreader.study.measures.passages import citations
 
 EQUIVALENT = 0.8
 """From this similarity on two answers are equivalent: the threshold that EoR uses with BEM."""
@@ -65,8 +64,8 @@ def equivalent(model: str, load: Load) -> Measure:
     return measure
 
 
-def supported(precision: bool, model: str, load: Load) -> Measure:
-    """Return `citation_precision` or `citation_recall` with a model that judges support; it is named as before."""
+def supported(count: Callable[..., float | None], model: str, load: Load) -> Measure:
+    """Return `citation_precision` or `citation_recall` with a model that judges support, named as in `equivalent`."""
 
     def measure(cases: Sequence[Case]) -> list[float | None]:
         similarity = _similarity(model, load, "{answer}", _SUPPORT)
@@ -76,9 +75,7 @@ def supported(precision: bool, model: str, load: Load) -> Measure:
             def supports(passage: str, answer: str) -> float:
                 return known.setdefault(Pair(case.example.question, passage, answer), 0.0)
 
-            passages = shown(case)
-            count = citation_precision if precision else citation_recall
-            return None if passages is None else count(case.answer, passages, supports)
+            return citations(case, count, supports)
 
         for case in cases:
             of(case)  # collects the pairs, so that all are judged together

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from fastreader.core.checks import require
 from fastreader.eor.similarity.loading import check_names
 from fastreader.statistics.measures.answers import rouge_l, short_answer_recall
+from fastreader.statistics.measures.citations import citation_precision, citation_recall
 from fastreader.study.measures import judges, passages
 from fastreader.study.measures.case import Case, Load, Measure, one_by_one
 
@@ -15,14 +16,14 @@ PLAIN: dict[str, Callable[[Case], float | None]] = {
     "short_answers": lambda case: short_answer_recall(case.answer, wanted) if (wanted := _short(case)) else None,
     "gold_read": passages.gold_read,
     "gold_cited": passages.gold_cited,
-    "citation_precision": passages.precision,
-    "citation_recall": passages.recall,
+    "citation_precision": lambda case: passages.citations(case, citation_precision),
+    "citation_recall": lambda case: passages.citations(case, citation_recall),
 }
 JUDGED: dict[str, Callable[[str, Load], Measure]] = {
     "equivalent": judges.equivalent,
     "preferred": judges.preferred,
-    "citation_precision": lambda model, load: judges.supported(True, model, load),
-    "citation_recall": lambda model, load: judges.supported(False, model, load),
+    "citation_precision": lambda model, load: judges.supported(citation_precision, model, load),
+    "citation_recall": lambda model, load: judges.supported(citation_recall, model, load),
 }
 NAMES = (
     *PLAIN,
@@ -35,7 +36,7 @@ NAMES = (
 
 
 def check(names: Sequence[str]) -> None:
-    """Check that each measure exists, and that the model it names may; nothing is loaded.
+    """Check that each measure exists and that the model it names may, without loading it.
 
     Raises:
         InputError: naming the measure.
@@ -52,7 +53,7 @@ def check(names: Sequence[str]) -> None:
 
 
 def measure(name: str, load: Load) -> Measure:
-    """Return a measure; a model that it needs is loaded when it measures."""
+    """Return a measure, which loads the model that it needs when it measures."""
     kind, _, model = name.partition(":")
     return JUDGED[kind](model, load) if model else one_by_one(PLAIN[name])
 

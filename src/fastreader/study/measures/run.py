@@ -15,7 +15,7 @@ from fastreader.study.measures.registry import measure
 
 
 def write_measures(study: Study, run: RunFolder, examples: Sequence[Example], load: Load) -> None:
-    """Write the study's further measures of all answers to measures.jsonl; those that it holds are kept."""
+    """Write the study's further measures of all answers to measures.jsonl, except those that the file holds."""
     if not study.measures:
         return
     rows = [row for row in run.rows() if row["answer"] is not None]

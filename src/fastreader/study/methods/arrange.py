@@ -9,40 +9,33 @@ from fastreader.core.checks import expect
 from fastreader.data import Example
 from fastreader.passages.arrange import Arranger, arrange
 from fastreader.reader.programs.requests import Program
-from fastreader.reader.prompts.template import Template
-from fastreader.study.method import Answered, Batch, Family, NotApplicable, StudyMethod, check_options
-from fastreader.study.methods.reading import read, template_of
+from fastreader.study.method import Answered, Batch, Family, NotApplicable, check_options
+from fastreader.study.methods.reading import TemplateMethod
 
 _OPTIONS = ("bias", "max_new_tokens")
 
 
 @dataclass(frozen=True)
-class ArrangeMethod(StudyMethod):
+class ArrangeMethod(TemplateMethod):
     """One greedy reading of the passages as `fr.arrange` places them, for any number of passages.
 
     Attributes:
-        template: the prompt's texts.
-        max_new_tokens: at most this many tokens of the answer.
-        arranger: places passages; None takes the calibrations at hand of the reader.
+        arranger: places passages; None takes the reader's calibrations.
     """
 
-    template: Template
-    max_new_tokens: int
-    arranger: Arranger | None
+    reads = "arrange"
+    arranger: Arranger | None = None
 
-    def program(self, batch: Batch, example: Example) -> Program[Answered]:
-        """Return the program for one question; see `StudyMethod.program`."""
-        if not example.passages:
-            raise NotApplicable("arrange: the question has no passages")
+    def _answer(self, batch: Batch, example: Example) -> Program[Answered]:
         arranger = self.arranger or Arranger.for_reader(batch.reader, self.template)
         places = arrange(list(enumerate(example.passages)), arranger, _scores(example))
         order = [index for index, _ in places]
-        reply = yield from read(batch, example, order, self.template, self.max_new_tokens)
-        return Answered(reply.text.strip(), {"order": order, "design": "arranged", "calibrated": [*arranger.biases]})
+        answered = yield from self._read(batch, example, order, design="arranged", calibrated=[*arranger.biases])
+        return answered
 
 
 def _scores(example: Example) -> list[float]:
-    """Return the retriever's scores; without any, numbers that fall with the place.
+    """Return the retriever's scores, or numbers that fall with the place if there are none.
 
     Raises:
         NotApplicable: if only some passages have a score.
@@ -55,12 +48,9 @@ def _scores(example: Example) -> list[float]:
 
 def _make(variant: str, options: dict[str, Any], study: Any) -> ArrangeMethod:
     check_options("arrange", options, _OPTIONS)
-    path = options.get("bias", study.moi.get("bias"))
+    path = options.pop("bias", study.moi.get("bias"))
     expect(path is None or isinstance(path, str), "bias", "a file of a calibration or an arranger", path)
-    tokens = options.get("max_new_tokens", study.max_new_tokens)
-    return ArrangeMethod(template_of(study), tokens, None if path is None else Arranger.load(path))
+    return ArrangeMethod.of(study, {**options, "arranger": None if path is None else Arranger.load(path)})
 
 
-ARRANGE = Family(
-    "arrange", "the best passages where the reader looks most, read once", lambda: [""], _make, lambda _: _OPTIONS
-)
+ARRANGE = Family("arrange", "the best passages where the reader looks most, read once", _make, lambda _: _OPTIONS)

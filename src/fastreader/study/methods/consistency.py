@@ -9,9 +9,8 @@ from fastreader.core.checks import check_int
 from fastreader.data import Example
 from fastreader.moi.baselines.consistency import majority, shuffles
 from fastreader.reader.programs.requests import Program, write
-from fastreader.reader.prompts.template import Template
-from fastreader.study.method import Answered, Batch, Family, NotApplicable, StudyMethod, check_options
-from fastreader.study.methods.reading import STOP, template_of
+from fastreader.study.method import Answered, Batch, Family, check_options
+from fastreader.study.methods.reading import STOP, TemplateMethod
 
 _OPTIONS = ("count", "max_new_tokens")
 ORDERS = 30
@@ -19,19 +18,16 @@ ORDERS = 30
 
 
 @dataclass(frozen=True)
-class SelfConsistencyMethod(StudyMethod):
+class SelfConsistencyMethod(TemplateMethod):
     """A greedy answer after each of `count` random orders, all distinct.
 
     Attributes:
-        template: the prompt's texts.
-        max_new_tokens: at most this many tokens of each answer.
         count: number of orders, at most N!.
         mean: measure the mean over all answers, the paper's "Random", instead of the most frequent answer. Both use
             the same answers, so the second one of a study computes nothing.
     """
 
-    template: Template
-    max_new_tokens: int
+    reads = "self-consistency"
     count: int = ORDERS
     mean: bool = False
 
@@ -40,12 +36,9 @@ class SelfConsistencyMethod(StudyMethod):
         """Whether the seed matters."""
         return True
 
-    def program(self, batch: Batch, example: Example) -> Program[Answered]:
-        """Return the program for one question; see `StudyMethod.program`."""
+    def _answer(self, batch: Batch, example: Example) -> Program[Answered]:
         from fastreader.scoring.reading import reading_prompts
 
-        if not example.passages:
-            raise NotApplicable("self-consistency: the question has no passages")
         orders = shuffles(len(example.passages), self.count, batch.seed)
         reader = batch.reader.tree_reader()
         prompts = reading_prompts(reader, example.question, example.passages, orders, self.template)
@@ -58,15 +51,14 @@ class SelfConsistencyMethod(StudyMethod):
 
 def _make(variant: str, options: dict[str, Any], study: Any) -> SelfConsistencyMethod:
     check_options("self-consistency", options, _OPTIONS)
-    count, tokens = options.get("count", ORDERS), options.get("max_new_tokens", study.max_new_tokens)
-    check_int("method 'self-consistency': count", count)
-    return SelfConsistencyMethod(template_of(study), tokens, count, variant == "mean")
+    check_int("method 'self-consistency': count", options.get("count", ORDERS))
+    return SelfConsistencyMethod.of(study, {**options, "mean": variant == "mean"})
 
 
 SELF_CONSISTENCY = Family(
     "self-consistency",
     "the most frequent answer over random orders, or the mean over all of them",
-    lambda: ["", "mean"],
     _make,
     lambda _: _OPTIONS,
+    ("", "mean"),
 )

@@ -164,4 +164,4 @@ def _make(variant: str, options: dict[str, Any], study: Any) -> EorMethod:
     )
 
 
-EOR = Family("eor", "an ensemble of retrievers and a vote", lambda: ["", *POOLINGS], _make, lambda _: _OPTIONS)
+EOR = Family("eor", "an ensemble of retrievers and a vote", _make, lambda _: _OPTIONS, ("", *POOLINGS))

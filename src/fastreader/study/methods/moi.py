@@ -1,9 +1,9 @@
-"""moi: MoI's order; order: one of the orders it has to beat. Both end with one reading in that order."""
+"""moi and order: one reading in MoI's order, or in one of the orders that it has to beat."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -17,17 +17,12 @@ from fastreader.moi.quantities.position_bias import PositionBias
 from fastreader.moi.quantities.utilities import ORDERS
 from fastreader.moi.reorder.answer import MoiAnswer
 from fastreader.moi.reorder.planning import Stopping
-from fastreader.moi.reorder.ranked import Ranked
 from fastreader.moi.reorder.rerank import rerank
 from fastreader.reader.programs.requests import Program, write_one
-from fastreader.reader.prompts.template import Template
 from fastreader.scoring.reading import POLICIES, Reading, fit_reading, reading_pieces, truncation_note
 from fastreader.study.cached_reader import scoring
 from fastreader.study.method import Answered, Batch, Family, NotApplicable, StudyMethod, check_options
-from fastreader.study.methods.reading import STOP, read, template_of
-
-if TYPE_CHECKING:
-    from fastreader.core.protocol import ScoringReader
+from fastreader.study.methods.reading import STOP, TemplateMethod
 
 _MOI = (
     "bias",
@@ -47,11 +42,10 @@ PAPER = "paper"
 
 
 @dataclass(frozen=True)
-class MoiMethod(StudyMethod):
-    """Passages re-ranked by MoI, then read once; options as for `moi.rerank`."""
+class MoiMethod(TemplateMethod):
+    """Passages re-ranked by MoI, then read once, with the options of `moi.rerank`."""
 
-    template: Template
-    max_new_tokens: int
+    reads = "moi"
     order: str
     bias: PositionBias | None
     options: dict[str, Any]
@@ -63,11 +57,11 @@ class MoiMethod(StudyMethod):
         named = design.strip().replace("-", "_") if isinstance(design, str) else "explicit"
         return "stopping" in self.options or named not in ("explicit", "identity", "cyclic", "cyclic_reversed")
 
-    def program(self, batch: Batch, example: Example) -> Program[Answered]:
-        """Return the program for one question; see `StudyMethod.program`."""
-        if not example.passages:
-            raise NotApplicable("moi: the question has no passages")
-        ranked = yield from scoring("moi", batch.reader, lambda reader: self._rank(reader, example, batch.seed))
+    def _answer(self, batch: Batch, example: Example) -> Program[Answered]:
+        settings = {"bias": self.bias, "order": self.order, "template": self.template, **self.options}
+        ranked = yield from scoring(
+            "moi", batch.reader, lambda reader: rerank(reader, example, seed=batch.seed, **settings)
+        )
         order = ranked.indices[: len(ranked) - ranked.tail]
         reader = batch.reader.tree_reader()
         pieces = reading_pieces(reader, replace(example, passages=example.passages[: len(order)]), [], self.template)
@@ -82,11 +76,6 @@ class MoiMethod(StudyMethod):
         note = "; ".join(filter(None, [ranked.note, truncation_note("answering", truncated)]))
         result = MoiAnswer(reading.text, ranked, reading, replace(ranked.cost, answer=tokens), note)
         return Answered(reading.text, {"order": order, **_trace(result)}, result=result)
-
-    def _rank(self, reader: ScoringReader, example: Example, seed: int) -> Ranked:
-        return rerank(
-            reader, example, bias=self.bias, order=self.order, template=self.template, seed=seed, **self.options
-        )
 
 
 def _trace(answer: MoiAnswer) -> dict[str, Any]:
@@ -119,22 +108,19 @@ def _trace(answer: MoiAnswer) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class OrderMethod(StudyMethod):
+class OrderMethod(TemplateMethod):
     """An order of `moi.baselines.METHODS`, then one reading."""
 
     method: Method
-    template: Template
-    max_new_tokens: int
     bias: PositionBias | None
-    model: str | None
+    model: str | None = None
 
     @property
     def draws(self) -> bool:
         """Whether the seed matters."""
         return "seed" in self.method.settings
 
-    def program(self, batch: Batch, example: Example) -> Program[Answered]:
-        """Return the program for one question; see `StudyMethod.program`."""
+    def _answer(self, batch: Batch, example: Example) -> Program[Answered]:
         name, needs = f"order:{self.method.name}", self.method.needs
         if not example.passages:
             raise NotApplicable(f"{name}: the question has no passages")
@@ -154,11 +140,10 @@ class OrderMethod(StudyMethod):
             bias = found[0]
         settings = {"bias": bias, "seed": batch.seed, "template": self.template, "model": self.model}
         ordering = self.method(reader, example.question, example.passages, **settings)
-        reply = yield from read(batch, example, ordering.order, self.template, self.max_new_tokens)
-        trace: dict[str, Any] = {"order": ordering.order, "details": dict(ordering.details)}
-        if ordering.scores is not None:
-            trace["order_scores"] = ordering.scores.tolist()
-        return Answered(reply.text.strip(), trace, ordering.stats)
+        scores = {} if ordering.scores is None else {"order_scores": ordering.scores.tolist()}
+        details = dict(ordering.details)
+        answered = yield from self._read(batch, example, ordering.order, ordering.stats, details=details, **scores)
+        return answered
 
 
 def _make_moi(variant: str, options: dict[str, Any], study: Any) -> StudyMethod:
@@ -173,8 +158,9 @@ def _make_moi(variant: str, options: dict[str, Any], study: Any) -> StudyMethod:
     if isinstance(given.get("stopping"), dict):
         given["stopping"] = _stopping(given["stopping"])
     given.setdefault("max_passages", study.passages)
-    tokens = given.pop("max_new_tokens", study.max_new_tokens)
-    return MoiMethod(template_of(study), tokens, variant or order, _bias(given.pop("bias", None)), given)
+    tokens = {"max_new_tokens": given.pop("max_new_tokens")} if "max_new_tokens" in given else {}
+    bias = _bias(given.pop("bias", None))
+    return MoiMethod.of(study, {**tokens, "order": variant or order, "bias": bias, "options": given})
 
 
 def _make_order(variant: str, options: dict[str, Any], study: Any) -> OrderMethod:
@@ -182,7 +168,7 @@ def _make_order(variant: str, options: dict[str, Any], study: Any) -> OrderMetho
     method, model = METHODS[variant], options.get("model")
     expect("model" not in method.needs or bool(model), f"method 'order:{variant}': model", "a cross-encoder", model)
     bias = _bias(options.get("bias", study.moi.get("bias")))
-    return OrderMethod(method, template_of(study), options.get("max_new_tokens", study.max_new_tokens), bias, model)
+    return OrderMethod.of(study, {**options, "method": method, "bias": bias})
 
 
 def _stopping(values: dict[str, Any]) -> Stopping:
@@ -200,7 +186,7 @@ def _moi_options(variant: str) -> tuple[str, ...]:
     return _PAPER if variant == PAPER else _MOI
 
 
-MOI = Family("moi", "MoI's order, then one reading", lambda: ["", *ORDERS, PAPER], _make_moi, _moi_options)
+MOI = Family("moi", "MoI's order, then one reading", _make_moi, _moi_options, ("", *ORDERS, PAPER))
 ORDER = Family(
-    "order", "an order that MoI has to beat, then one reading", lambda: list(METHODS), _make_order, lambda _: _ORDER
+    "order", "an order that MoI has to beat, then one reading", _make_order, lambda _: _ORDER, tuple(METHODS)
 )

@@ -65,8 +65,7 @@ class NoiseMethod(StudyMethod):
     def _room(self, batch: Batch) -> ContextBudget:
         return ContextBudget(batch.reader, self.template, self.max_new_tokens)
 
-    def program(self, batch: Batch, example: Example) -> Program[Answered]:
-        """Return the program for one question; see `StudyMethod.program`."""
+    def _answer(self, batch: Batch, example: Example) -> Program[Answered]:
         layout, room = self.layout(batch, example), self._room(batch)
         prompt = room.prompt(example.question, layout.passages)
         if not room.holds(prompt):
@@ -121,5 +120,5 @@ def _make(variant: str, options: dict[str, Any], study: Any) -> NoiseMethod:
 
 _VARIANTS = ("closed_book", "gold", "KIND:N:POSITION", "retrieved:K", "retrieved:K+random:M")
 NOISE = Family(
-    "noise", "a layout of gold, distracting and random passages", lambda: _VARIANTS, _make, lambda _: _OPTIONS, True
+    "noise", "a layout of gold, distracting and random passages", _make, lambda _: _OPTIONS, _VARIANTS, parsed=True
 )

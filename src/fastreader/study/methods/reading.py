@@ -1,16 +1,16 @@
-"""base and closed_book: one reading of the passages as retrieved, or of the question alone."""
+"""base and closed_book: one reading of the passages as retrieved, or of the question only."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
-from fastreader.core.protocol import Generation
+from fastreader.core.tree import TreeStats
 from fastreader.data import Example
 from fastreader.reader.programs.requests import Program, write_one
 from fastreader.reader.prompts.template import Template
-from fastreader.study.method import Answered, Batch, Family, StudyMethod, check_options
+from fastreader.study.method import NOTHING, Answered, Batch, Family, StudyMethod, check_options
 
 STOP = ("\n",)
 CLOSED_BOOK_HEADER = "Answer the question from memory. Give the answer alone, in a few words.\n"
@@ -19,49 +19,57 @@ _CLOSED_BOOK = ("max_new_tokens", "header")
 
 
 @dataclass(frozen=True)
-class ReadingMethod(StudyMethod):
-    """One greedy reading in the retriever's order.
+class TemplateMethod(StudyMethod):
+    """Base of methods that fill the study's template.
 
     Attributes:
         template: the prompt's texts.
-        max_new_tokens: at most this many tokens of the answer.
-        passages: read at most this many passages; None reads all of the study's.
+        max_new_tokens: at most this many tokens of an answer.
     """
 
     template: Template
     max_new_tokens: int
+
+    @classmethod
+    def of(cls, study: Any, options: Mapping[str, Any]) -> Self:
+        """Create a method from the study's settings and the method's own options, which are named as its attributes."""
+        return cls(**{"template": template_of(study), "max_new_tokens": study.max_new_tokens, **options})
+
+    def _read(
+        self, batch: Batch, example: Example, order: Sequence[int], direct: TreeStats = NOTHING, **trace: Any
+    ) -> Program[Answered]:
+        """Generate the answer after the passages in `order`, with the prompt of MoI's last reading."""
+        from fastreader.scoring.reading import reading_prompts
+
+        reader = batch.reader.tree_reader()
+        prompt = reading_prompts(reader, example.question, example.passages, [order], self.template)[0]
+        reply = yield from write_one("answer", prompt, max_new_tokens=self.max_new_tokens, stop=STOP)
+        return Answered(reply.text.strip(), {"order": order, **trace}, direct)
+
+
+@dataclass(frozen=True)
+class ReadingMethod(TemplateMethod):
+    """One greedy reading in the retriever's order.
+
+    Attributes:
+        passages: read at most this many passages; None reads all of the study's.
+    """
+
     passages: int | None = None
 
-    def program(self, batch: Batch, example: Example) -> Program[Answered]:
-        """Return the program for one question; see `StudyMethod.program`."""
-        order = list(range(len(example.passages)))[: self.passages]
-        reply = yield from read(batch, example, order, self.template, self.max_new_tokens)
-        return Answered(reply.text.strip(), {"order": order})
-
-
-def read(
-    batch: Batch, example: Example, order: Sequence[int], template: Template, max_new_tokens: int
-) -> Program[Generation]:
-    """Generate the answer after the passages in `order`, with the prompt of MoI's last reading; use `yield from`."""
-    from fastreader.scoring.reading import reading_prompts
-
-    reader = batch.reader.tree_reader()
-    prompt = reading_prompts(reader, example.question, example.passages, [order], template)[0]
-    reply = yield from write_one("answer", prompt, max_new_tokens=max_new_tokens, stop=STOP)
-    return reply
+    def _answer(self, batch: Batch, example: Example) -> Program[Answered]:
+        return self._read(batch, example, list(range(len(example.passages)))[: self.passages])
 
 
 def _base(variant: str, options: dict[str, Any], study: Any) -> ReadingMethod:
     check_options("base", options, _BASE)
-    return ReadingMethod(
-        template_of(study), options.get("max_new_tokens", study.max_new_tokens), options.get("passages")
-    )
+    return ReadingMethod.of(study, options)
 
 
 def _closed_book(variant: str, options: dict[str, Any], study: Any) -> ReadingMethod:
     check_options("closed_book", options, _CLOSED_BOOK)
-    template = replace(template_of(study), header=options.get("header", CLOSED_BOOK_HEADER))
-    return ReadingMethod(template, options.get("max_new_tokens", study.max_new_tokens), 0)
+    template = replace(template_of(study), header=options.pop("header", CLOSED_BOOK_HEADER))
+    return ReadingMethod.of(study, {**options, "template": template, "passages": 0})
 
 
 def template_of(study: Any) -> Template:
@@ -69,5 +77,5 @@ def template_of(study: Any) -> Template:
     return Template.load(study.template) if study.template else Template()
 
 
-BASE = Family("base", "the passages as retrieved, read once", lambda: [""], _base, lambda _: _BASE)
-CLOSED_BOOK = Family("closed_book", "the question alone", lambda: [""], _closed_book, lambda _: _CLOSED_BOOK)
+BASE = Family("base", "the passages as retrieved, read once", _base, lambda _: _BASE)
+CLOSED_BOOK = Family("closed_book", "the question alone", _closed_book, lambda _: _CLOSED_BOOK)

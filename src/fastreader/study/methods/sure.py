@@ -30,8 +30,7 @@ class SureMethod(StudyMethod):
         """Whether the seed matters."""
         return self.method.name.partition("@")[0] in _SAMPLED
 
-    def program(self, batch: Batch, example: Example) -> Program[Answered]:
-        """Return the program for one question; see `StudyMethod.program`."""
+    def _answer(self, batch: Batch, example: Example) -> Program[Answered]:
         settings = replace(self.settings, seed=batch.seed)
         there = {"passages": example.passages, "shots": settings.shots, "answers": example.answers}
         for need in self.method.needs:
@@ -63,8 +62,8 @@ def _make(variant: str, options: dict[str, Any], study: Any) -> SureMethod:
 SURE = Family(
     "sure",
     "candidates, a summary for each, and a vote (SuRe), or a variant of it",
-    lambda: ["", *(name for name in METHODS if name != "sure")],
     _make,
     lambda variant: find_method(variant or "sure").takes,
+    ("", *(name for name in METHODS if name != "sure")),
     parsed=True,
 )

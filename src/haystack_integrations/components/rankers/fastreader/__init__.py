@@ -1,4 +1,4 @@
-"""Haystack: a ranker component; Haystack loads serialised components from this place alone."""
+"""Haystack: a ranker component, in the only place from which Haystack loads serialised components."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from fastreader.errors import MissingExtraError
-from fastreader.integrations.common import NOTE, named_reader
-from fastreader.passages.ranking import rerank
+from fastreader.integrations.common import named_reader, noted, ranking
 
 try:
     from haystack import Document, component, default_from_dict, default_to_dict
@@ -20,12 +19,12 @@ _FIELDS = ("model", "top_k", "method", "device", "dtype", "precision", "options"
 
 @component
 class FastreaderRanker:
-    """Rank documents by their relevance to the query, by `fastreader.rerank`; scores are in [0, 1].
+    """Rank documents by their relevance to the query, by `fastreader.rerank`, with scores in [0, 1].
 
     Args:
-        model, device, dtype, precision: as for `Reader.load`; loaded by `warm_up`, or at the first run.
+        model, device, dtype, precision: arguments of `Reader.load`, which `warm_up` or the first run calls.
         top_k: at most this many documents are returned; None returns all.
-        method: as for `fastreader.rerank`.
+        method: a method of `fastreader.rerank`.
         options: further arguments of `fastreader.rerank`.
         reader: a reader to use instead of `model`; it is not serialised.
     """
@@ -45,12 +44,12 @@ class FastreaderRanker:
         self.model, self.top_k, self.method = model, top_k, method
         self.device, self.dtype, self.precision = device, dtype, precision
         self.options = dict(options or {})
-        self._reader = reader
+        self.reader = reader
 
     def warm_up(self) -> None:
         """Load the reader, once."""
-        if self._reader is None:
-            self._reader = named_reader(self.model, self.device, self.dtype, self.precision)
+        if self.reader is None:
+            self.reader = named_reader(self.model, self.device, self.dtype, self.precision)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the component as Haystack serialises it."""
@@ -75,12 +74,10 @@ class FastreaderRanker:
         self.warm_up()
         passages = [{"text": d.content or "", "id": d.id} for d in documents]
         limit = self.top_k if top_k is None else top_k
-        ranking = rerank(self._reader, query, passages, method=self.method, top_n=limit, **self.options)
         kept = []
-        for result in ranking:
+        for result in ranking(self, query, passages, limit):
             own = documents[result.index]
-            meta = {**own.meta, NOTE: result.note} if result.note else own.meta
-            kept.append(replace(own, score=result.relevance, meta=meta))
+            kept.append(replace(own, score=result.relevance, meta=noted(own.meta, result.note)))
         return {"documents": kept}
 
     @component.output_types(documents=list[Document])
