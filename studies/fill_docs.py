@@ -16,7 +16,7 @@ from shared import make_parser
 
 from fastreader.data.files import write_text
 from fastreader.report.study_data import StudyRun
-from fastreader.report.summary import summary_rows
+from fastreader.report.tables import summary_rows
 
 PLACE = re.compile(r"(<!-- measured -->\n).*?(<!-- /measured -->)", re.DOTALL)
 

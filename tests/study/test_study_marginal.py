@@ -6,7 +6,7 @@ from helpers.support import byte_tokenizer, tiny_llama
 import fastreader as fr
 from fastreader.errors import InputError
 from fastreader.moi import marginal_answer
-from fastreader.report.plots.confidence import RISK, risk_by_coverage
+from fastreader.report.plots.answers import RISK, risk_by_coverage
 from fastreader.report.study_data import Missing, StudyRun
 from fastreader.statistics import risk_coverage
 from fastreader.study import RunFolder, Study, run_study

@@ -31,9 +31,9 @@ from fastreader.reader.programs.readers import Readers
 from fastreader.reader.programs.requests import Program
 from fastreader.reader.programs.scheduler import ProgramOutcome, run
 from fastreader.study.cached_reader import CachedReader
+from fastreader.study.cells import direct_cost
 from fastreader.study.config import MethodConfig, Study
 from fastreader.study.contents import calibrations, example_digest
-from fastreader.study.metering import direct_cost
 from fastreader.study.method import Answered, Batch, NotApplicable, StudyMethod
 from fastreader.study.methods.moi import MoiMethod
 from fastreader.study.methods.reading import template_of

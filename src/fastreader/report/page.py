@@ -17,16 +17,14 @@ from typing import Any
 from fastreader import __version__
 from fastreader.report import figures
 from fastreader.report.browse import browser_data
-from fastreader.report.conflicts import Contradictions, contradictions
-from fastreader.report.plots import Chart, Table, answers, confidence, ensemble, layouts, moi
+from fastreader.report.plots import Chart, Table, answers, ensemble, layouts, moi
 from fastreader.report.policy import PLACE, StyleClasses, with_policy
-from fastreader.report.retrieval import RetrievalTable, retrieval
 from fastreader.report.study_data import Missing, StudyRun
-from fastreader.report.summary import summary_rows
+from fastreader.report.tables import Contradictions, RetrievalTable, contradictions, retrieval, summary_rows
 
 CHARTS = (
     answers.ACCURACY,
-    confidence.RISK,
+    answers.RISK,
     moi.POSITION_BIAS,
     moi.UTILITIES,
     moi.PASSAGE_POSITION,

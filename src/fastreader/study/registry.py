@@ -9,19 +9,19 @@ from fastreader.errors import InputError
 from fastreader.study.config import MethodConfig, Study
 from fastreader.study.measures import registry as measures
 from fastreader.study.method import Family, StudyMethod
-from fastreader.study.methods import arrange, consistency, eor, marginal, moi, noise, ranking, reading, sure
+from fastreader.study.methods import eor, moi, noise, orders, reading, sure
 
 FAMILIES: dict[str, Family] = {
     family.name: family
     for family in (
         reading.BASE,
         reading.CLOSED_BOOK,
-        ranking.RERANK,
+        reading.RERANK,
         moi.MOI,
         moi.ORDER,
-        arrange.ARRANGE,
-        consistency.SELF_CONSISTENCY,
-        marginal.MARGINAL,
+        reading.ARRANGE,
+        orders.SELF_CONSISTENCY,
+        orders.MARGINAL,
         sure.SURE,
         eor.EOR,
         noise.NOISE,

@@ -10,8 +10,7 @@ import numpy as np
 from fastreader.core.protocol import ReaderProtocol
 from fastreader.eor.similarity import CrossEncoderNli, NliTexts, Pair, ReaderNli, Similarity
 from fastreader.reader.prompts.texts import PromptTexts
-from fastreader.study.measures.case import Case, Load, Measure
-from fastreader.study.measures.passages import citations
+from fastreader.study.measures.case import Case, Load, Measure, citations
 
 EQUIVALENT = 0.8
 """From this similarity on two answers are equivalent: the threshold that EoR uses with BEM."""

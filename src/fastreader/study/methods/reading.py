@@ -1,4 +1,4 @@
-"""base and closed_book: one reading of the passages as retrieved, or of the question only."""
+"""Methods that end in one reading: the passages as retrieved, by relevance or as arranged, or the question only."""
 
 from __future__ import annotations
 
@@ -6,11 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
+from fastreader.core.checks import expect
 from fastreader.core.tree import TreeStats
 from fastreader.data import Example
+from fastreader.passages.arrange import Arranger, arrange
+from fastreader.passages.ranking import rerank
 from fastreader.reader.programs.requests import Program, write_one
 from fastreader.reader.prompts.template import Template
-from fastreader.study.method import NOTHING, Answered, Batch, Family, StudyMethod, check_options
+from fastreader.study.cached_reader import scoring
+from fastreader.study.method import NOTHING, Answered, Batch, Family, NotApplicable, StudyMethod, check_options
 
 STOP = ("\n",)
 CLOSED_BOOK_HEADER = "Answer the question from memory. Give the answer alone, in a few words.\n"
@@ -79,3 +83,78 @@ def template_of(study: Any) -> Template:
 
 BASE = Family("base", "the passages as retrieved, read once", _base, lambda _: _BASE)
 CLOSED_BOOK = Family("closed_book", "the question alone", _closed_book, lambda _: _CLOSED_BOOK)
+
+
+_RERANK = ("max_new_tokens", "top_n")
+
+
+@dataclass(frozen=True)
+class RerankMethod(TemplateMethod):
+    """Passages by relevance, then one reading.
+
+    Attributes:
+        top_n: read at most this many passages; None reads all.
+    """
+
+    reads = "rerank"
+    top_n: int | None = None
+
+    def _answer(self, batch: Batch, example: Example) -> Program[Answered]:
+        ranked = yield from scoring(
+            "rerank", batch.reader, lambda reader: rerank(reader, example, template=self.template, top_n=self.top_n)
+        )
+        scores = [result.relevance for result in ranked]
+        answered = yield from self._read(batch, example, ranked.indices, order_scores=scores)
+        return replace(answered, result=ranked)
+
+
+def _rerank(variant: str, options: dict[str, Any], study: Any) -> RerankMethod:
+    check_options("rerank", options, _RERANK)
+    return RerankMethod.of(study, options)
+
+
+RERANK = Family("rerank", "passages by query likelihood, the best first", _rerank, lambda _: _RERANK)
+
+
+_ARRANGE = ("bias", "max_new_tokens")
+
+
+@dataclass(frozen=True)
+class ArrangeMethod(TemplateMethod):
+    """One greedy reading of the passages as `fr.arrange` places them, for any number of passages.
+
+    Attributes:
+        arranger: places passages; None takes the reader's calibrations.
+    """
+
+    reads = "arrange"
+    arranger: Arranger | None = None
+
+    def _answer(self, batch: Batch, example: Example) -> Program[Answered]:
+        arranger = self.arranger or Arranger.for_reader(batch.reader, self.template)
+        places = arrange(list(enumerate(example.passages)), arranger, _scores(example))
+        order = [index for index, _ in places]
+        answered = yield from self._read(batch, example, order, design="arranged", calibrated=[*arranger.biases])
+        return answered
+
+
+def _scores(example: Example) -> list[float]:
+    """Return the retriever's scores, or numbers that fall with the place if there are none.
+
+    Raises:
+        NotApplicable: if only some passages have a score.
+    """
+    known = [passage.score for passage in example.passages if passage.score is not None]
+    if known and len(known) < len(example.passages):
+        raise NotApplicable(f"arrange: {len(known)} of {len(example.passages)} passages have a score")
+    return known or [-float(place) for place in range(len(example.passages))]
+
+
+def _arrange(variant: str, options: dict[str, Any], study: Any) -> ArrangeMethod:
+    check_options("arrange", options, _ARRANGE)
+    path = options.pop("bias", study.moi.get("bias"))
+    expect(path is None or isinstance(path, str), "bias", "a file of a calibration or an arranger", path)
+    return ArrangeMethod.of(study, {**options, "arranger": None if path is None else Arranger.load(path)})
+
+
+ARRANGE = Family("arrange", "the best passages where the reader looks most, read once", _arrange, lambda _: _ARRANGE)
