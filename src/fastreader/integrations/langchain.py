@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from typing import Any
 
@@ -41,12 +40,6 @@ class FastreaderRerank(RankerFields, BaseDocumentCompressor):
             metadata = noted(own.metadata, result.note, relevance_score=result.relevance)
             kept.append(own.model_copy(update={"metadata": metadata}))
         return kept
-
-    async def acompress_documents(
-        self, documents: Sequence[Document], query: str, callbacks: Any = None
-    ) -> Sequence[Document]:
-        """Run `compress_documents` in a thread."""
-        return await asyncio.to_thread(self.compress_documents, documents, query, callbacks)
 
 
 class FastreaderReorder(BaseDocumentTransformer):

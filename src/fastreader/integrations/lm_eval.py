@@ -43,12 +43,12 @@ Request = tuple[tuple[str, str] | None, list[int], list[int]]
 class FastreaderLM(TemplateLM):
     """A model of the evaluation harness that scores all requests of a call in packed passes.
 
-    With precision="exact" the numbers are those of lm-eval's HFLM in float32. Texts are generated as the task's
-    `generation_kwargs` say; of the model's generation config only the end tokens count.
+    With precision="exact" the numbers equal those that lm-eval's HFLM gives in float32. Texts are generated as the
+    task's `generation_kwargs` say; of the model's generation config only the end tokens count.
 
     Args:
-        pretrained: as for `Reader.load`, or a reader.
-        device, dtype, precision, products, check, trust_remote_code, adapter: as for `Reader.load`.
+        pretrained: what `Reader.load` loads, or a reader.
+        device: argument of `Reader.load`; None chooses.
         batch_size, max_batch_size: taken for the harness's sake; passes are planned from free memory.
         max_batch_tokens: at most this many tokens are computed in one pass; None decides from free memory.
         max_length: at most this many tokens of context; None takes the model's.
@@ -58,10 +58,11 @@ class FastreaderLM(TemplateLM):
         enable_thinking: passed to the chat template if it is not None.
         chat_template_args: further variables of the chat template.
         seed: of sampling.
+        **options: further arguments of `Reader.load`: dtype, precision, products, check, trust_remote_code, adapter.
 
     Raises:
-        InputError: if an argument is out of range.
-        ModelNotFoundError, UnsupportedModelError: as `Reader.load`.
+        InputError: if an argument is out of range, or `options` are given for a reader.
+        ModelNotFoundError, UnsupportedModelError: if `Reader.load` raises it.
     """
 
     def __init__(
@@ -69,12 +70,6 @@ class FastreaderLM(TemplateLM):
         pretrained: Any = "smollm2-135m",
         *,
         device: str | None = None,
-        dtype: str = "auto",
-        precision: str = "fast",
-        products: str = "auto",
-        check: str = "quick",
-        trust_remote_code: bool = False,
-        adapter: str | None = None,
         batch_size: int | str | None = None,
         max_batch_size: int | None = None,
         max_batch_tokens: int | None = None,
@@ -85,6 +80,7 @@ class FastreaderLM(TemplateLM):
         enable_thinking: bool | None = None,
         chat_template_args: Mapping[str, Any] | None = None,
         seed: int = 0,
+        **options: Any,
     ) -> None:
         super().__init__()
         check_int("max_batch_tokens", max_batch_tokens, optional=True)
@@ -96,23 +92,13 @@ class FastreaderLM(TemplateLM):
         self.add_bos_token, self.custom_prefix_token_id = add_bos_token, prefix_token_id
         thinking = {} if enable_thinking is None else {"enable_thinking": enable_thinking}
         self.chat_template_args = {**(chat_template_args or {}), **thinking}
-        reader: Any = pretrained
-        given = isinstance(pretrained, ScoringReader)
-        expect(not given or adapter is None, "adapter", "None beside a reader that was loaded", adapter)
-        if not given:
+        self.reader: Any = pretrained
+        if isinstance(pretrained, ScoringReader):
+            expect(not options, "options", "none for a reader that is already loaded", sorted(options))
+        else:
             from fastreader.reader.reader import Reader
 
-            reader = Reader.load(
-                pretrained,
-                device or "auto",
-                dtype,
-                precision,
-                products=products,
-                check=check,
-                trust_remote_code=trust_remote_code,
-                adapter=adapter,
-            )
-        self.reader = reader
+            self.reader = Reader.load(pretrained, device or "auto", **options)
         self.tokenizer = self.reader.encoder.tokenizer
         limit = self.reader.max_length
         longest = resolve_max_length(None, self.tokenizer) if limit is None else limit
@@ -138,7 +124,7 @@ class FastreaderLM(TemplateLM):
         return str(self.tokenizer.name_or_path).replace("/", "__")
 
     def get_model_info(self) -> dict[str, Any]:
-        """Return what the harness writes into its results: the reader's own description."""
+        """Return what the harness saves with its results: the reader's own description."""
         about = self.reader.describe()
         return {"model_dtype": about["dtype"], "model_revision": about.get("revision", ""), "fastreader": about}
 
@@ -151,7 +137,7 @@ class FastreaderLM(TemplateLM):
         return list(self.tokenizer.encode(string, **options))
 
     def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
-        """Return a conversation as the model's chat template writes it.
+        """Return a conversation in the model's chat template.
 
         As in HFLM, a template that rejects a system message is applied without it, and a warning says so.
         """
@@ -221,7 +207,7 @@ class FastreaderLM(TemplateLM):
         return totals
 
     def generate_until(self, requests: Sequence[Instance], disable_tqdm: bool = False) -> list[str]:
-        """Return the texts that follow the contexts; requests with equal options are written together."""
+        """Return the texts that follow the contexts, generated together for requests with equal options."""
         texts = [""] * len(requests)
         groups: dict[str, list[int]] = {}
         for i, request in enumerate(requests):
@@ -276,7 +262,7 @@ def main(arguments: Iterable[str] | None = None) -> None:
     """Run lm-eval's own command line, which knows the model `fastreader` here.
 
     Args:
-        arguments: of the command line, without the program's name; None takes those of the process.
+        arguments: of the command line, without the program's name; None takes the process's own.
     """
     import sys
 

@@ -213,7 +213,7 @@ class _TreeReader(ReaderWrapper):
         super().__init__(reader)
         self.encoder = reader.encoder
         self.budget, self.plan, self.prefix = reader.budget, reader.plan, reader.prefix
-        self._cached = cached
+        self.loglikelihood, self.generate = cached.loglikelihood, cached.generate
         self._known = known
 
     def __reduce__(self) -> NoReturn:
@@ -226,7 +226,7 @@ class _TreeReader(ReaderWrapper):
         pairs: list[Pair] = [(tuple(map(int, context)), tuple(map(int, text))) for context, text in sequences]
         scored = [pair for pair in pairs if pair[1]]
         if self._known is None:
-            results = self._cached.loglikelihood(scored, token_logprobs=True, max_batch_tokens=max_batch_tokens)
+            results = self.loglikelihood(scored, token_logprobs=True, max_batch_tokens=max_batch_tokens)
         else:
             if missing := [pair for pair in dict.fromkeys(scored) if pair not in self._known]:
                 raise _MissingScores(missing)
@@ -243,14 +243,6 @@ class _TreeReader(ReaderWrapper):
             passes=results.passes,
             seconds=results.seconds,
         )
-
-    def loglikelihood(self, requests: Any, **options: Any) -> Any:
-        """Score as `Reader.loglikelihood` does."""
-        return self._cached.loglikelihood(requests, **options)
-
-    def generate(self, prompts: Any, **options: Any) -> Any:
-        """Generate as `Reader.generate` does."""
-        return self._cached.generate(prompts, **options)
 
 
 class _MissingScores(Exception):

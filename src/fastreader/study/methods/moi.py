@@ -37,6 +37,10 @@ _MOI = (
 )
 _ORDER = ("bias", "model", "max_new_tokens")
 _PAPER = ("max_new_tokens",)
+_TRACED = {
+    "bias": ("bias", "intervals", "num_questions", "sign"),
+    "utilities": ("utility", "intervals", "p_best", "bias", "method", "identified"),
+}  # attributes of a ranking that its row keeps
 PAPER = "paper"
 """The variant of `moi` that is the paper's own, `moi.baselines.moi_paper`."""
 
@@ -81,22 +85,10 @@ class MoiMethod(TemplateMethod):
 def _trace(answer: MoiAnswer) -> dict[str, Any]:
     ranked = answer.ranked
     trace: dict[str, Any] = {"design": ranked.order, "bias_source": ranked.bias_source}
-    if ranked.bias is not None:
-        trace["bias"] = {
-            "bias": ranked.bias.bias.tolist(),
-            "intervals": ranked.bias.intervals.tolist(),
-            "num_questions": ranked.bias.num_questions,
-            "sign": ranked.bias.sign,
-        }
-    if (u := ranked.utilities) is not None:
-        trace["utilities"] = {
-            "utility": u.utility.tolist(),
-            "intervals": None if u.intervals is None else u.intervals.tolist(),
-            "p_best": None if u.p_best is None else u.p_best.tolist(),
-            "bias": u.bias.tolist(),
-            "method": u.method,
-            "identified": u.identified,
-        }
+    for name, kept in _TRACED.items():
+        if (found := getattr(ranked, name)) is not None:
+            values = found.to_dict()
+            trace[name] = {key: values[key] for key in kept}
     if (o := ranked.observations) is not None:
         trace["observations"] = {
             "permutations": o.permutations.tolist(),
