@@ -245,7 +245,7 @@ def test_lm_eval_merges_an_adapter(folders):
     save(adapted(), adapter)
     reader = lm_eval.FastreaderLM(str(base), device="cpu", precision="exact", adapter=str(adapter)).reader
     same(reader, one_by_one(adapted(), SEQUENCES))
-    with pytest.raises(InputError, match=r"options: expected none for a reader that is already loaded, got \['adapter'\]"):
+    with pytest.raises(InputError, match=r"options: expected none .* already loaded, got \['adapter'\]"):
         lm_eval.FastreaderLM(reader, adapter=str(adapter))
 
 

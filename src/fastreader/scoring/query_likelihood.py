@@ -26,7 +26,8 @@ class QueryLikelihoods:
 
     Attributes:
         logprobs: float64 [N], log P(question | passage).
-        token_logprobs: N arrays, one value a token of the question.
+        token_logprobs: N arrays, one value a token of the question; empty if the reader's scores lack them.
+        num_tokens: number of tokens of the question.
         without: log P(question) without a passage; None unless requested.
         passages_logprobs: float64 [N], log P(passage | header); None unless requested.
         truncated: tokens cut off the end of each passage, so that it fits the model's context.
@@ -35,6 +36,7 @@ class QueryLikelihoods:
 
     logprobs: FloatArray
     token_logprobs: list[FloatArray]
+    num_tokens: int
     without: float | None
     passages_logprobs: FloatArray | None
     truncated: list[int]
@@ -102,6 +104,7 @@ def query_likelihoods(
             yield QueryLikelihoods(
                 logprobs=values[:count],
                 token_logprobs=scores.token_logprobs[start : start + count],
+                num_tokens=int(scores.num_tokens[start]) if count else 0,
                 passages_logprobs=values[count : 2 * count] if score_passages else None,
                 without=float(values[-1]) if without else None,
                 truncated=job.truncated,

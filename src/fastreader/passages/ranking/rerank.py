@@ -210,7 +210,7 @@ def _by_likelihood(
             continue
         found = next(likelihoods)
         assert found.without is not None
-        gains = (found.logprobs - found.without) / len(found.token_logprobs[0])
+        gains = (found.logprobs - found.without) / found.num_tokens
         results = []
         for i, value, cut in zip(kept, gains.tolist(), found.truncated, strict=True):
             note = f"cut by {cut} tokens to fit the model's context" if cut else ""
