@@ -118,7 +118,7 @@ def test_a_passage_that_is_too_long_is_a_row_with_an_error(tmp_path, tiny_reader
     def fail(*arguments, **options):
         raise fr.errors.ContextOverflowError("passage 1: 900 tokens")
 
-    monkeypatch.setattr("fastreader.study.conflicts.conflicts", fail)
+    monkeypatch.setattr("fastreader.study.extras.conflicts", fail)
     run(study_of(tmp_path, conflicts=True), tmp_path / "run", Writing(tiny_reader))
     [row] = RunFolder(tmp_path / "run").conflicts()
     assert row["conflicts"] is None and row["error"] == "passage 1: 900 tokens"

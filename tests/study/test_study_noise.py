@@ -157,9 +157,9 @@ def test_attention_is_over_the_passages_that_were_read(tmp_path, tiny_reader, mo
 
     def look(reader, question, answers, **options):
         looked[question] = answers
-        return {}
+        return noise.attention.layout_attention(reader, question, answers, **options)
 
-    monkeypatch.setattr("fastreader.study.attention.layout_attention", look)
+    monkeypatch.setattr("fastreader.study.extras.layout_attention", look)
     run(study_of(tmp_path, ["noise:random:2:near"], limit=2), tmp_path / "run", reader)
     run(study_of(tmp_path, ["noise:random:2:near"], noise={"attention": 1}), tmp_path / "run", reader, resume=True)
     ((laid, reply),) = looked["Question 0?"].values()

@@ -80,7 +80,7 @@ class Report:
         return cls(run, summary_rows(run), retrieval(run), contradictions(run), charts)
 
     def html(self) -> str:
-        """Return the page, which needs no network; its Content-Security-Policy forbids any.
+        """Return the page, which needs no network and forbids any by its Content-Security-Policy.
 
         Raises:
             MissingExtraError: if matplotlib is not installed.
@@ -99,17 +99,10 @@ class Report:
             title=study.name or "Study",
             study=study,
             run=self.run,
-            rows=self.summary,
-            metric=self.run.metric_name,
-            metrics=list(self.run.metrics),
-            names=self.run.metrics,
-            reference=study.reference,
+            report=self,
             shown=shown,
             absent=[s for s in self.sections if s.table is None],
             problems=_problems(self.run),
-            unrecorded=_unrecorded(self.run),
-            retrieval=self.retrieval,
-            conflicts=self.conflicts,
             tests=", ".join(dict.fromkeys(TEST_NAMES[row["test"]] for row in self.summary if row["test"])) or "none",
             cut=cut,
             data=_json(data),
@@ -159,21 +152,20 @@ def _figure(section: Section) -> str:
     return figures.svg(lambda: chart.draw(table), chart.key, chart.title)
 
 
-def _problems(run: StudyRun) -> list[tuple[str, str, int]]:
-    """Return (method, reason, count) of the rows without an answer."""
-    counts = Counter(
-        (condition.label, str(why).replace(repr(row["question_id"]), "the question"))
-        for condition in run.conditions
-        for row in run.of(condition)
+def _problems(run: StudyRun) -> dict[str, list[tuple[str, str, int]]]:
+    """Return (method, reason, count) of the rows without an answer, and of the replies without attention."""
+    rows = ((condition.label, row) for condition in run.conditions for row in run.of(condition))
+    unanswered = Counter(
+        (label, str(why).replace(repr(row["question_id"]), "the question"))
+        for label, row in rows
         if (why := row["left_out"] or row["error"])
     )
-    return [(method, reason, count) for (method, reason), count in counts.items()]
-
-
-def _unrecorded(run: StudyRun) -> list[tuple[str, str, int]]:
-    """Return (method, reason, count) of the replies whose attention could not be recorded."""
-    counts = Counter((row["method"], row["error"]) for row in run.attention if row["error"])
-    return [(method, reason, count) for (method, reason), count in counts.items()]
+    unrecorded = Counter((row["method"], row["error"]) for row in run.attention if row["error"])
+    counts = {
+        "Questions without an answer": unanswered,
+        "Answers whose attention could not be recorded": unrecorded,
+    }
+    return {heading: [(*key, count) for key, count in found.items()] for heading, found in counts.items()}
 
 
 def _json(values: Any) -> Any:

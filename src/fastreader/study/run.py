@@ -21,15 +21,13 @@ from fastreader.data.fingerprints import digest
 from fastreader.data.keyed import keyed
 from fastreader.data.read import table_examples
 from fastreader.data.result_log import ResultLog
-from fastreader.study.attention import lacks_attention, write_attention
 from fastreader.study.cached_reader import CachedReader, Meter
 from fastreader.study.cells import Cell, CellGroup, Elsewhere, Row, cells_of, run_group
 from fastreader.study.config import Study
-from fastreader.study.conflicts import write_conflicts
 from fastreader.study.contents import require_same_study
+from fastreader.study.extras import fit_voters, lacks_attention, write_attention, write_conflicts, write_measures
 from fastreader.study.folder import CACHE, COSTS, RESULTS, RunFolder
 from fastreader.study.measures.case import Load
-from fastreader.study.measures.run import write_measures
 from fastreader.study.registry import check
 
 
@@ -138,8 +136,6 @@ def run_study(
     write_measures(study, run, examples, load or _loader(study))
     rows = run.rows()
     if study.eor.fit:
-        from fastreader.study.fitting import fit_voters
-
         fit_voters(study, run, rows, examples)
     failures, left_out, over_long = (
         sum(row[key] is not None for row in rows) for key in ("error", "left_out", "over_long")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -31,9 +31,6 @@ _VOTER = ("similarity_threshold", "min_support", "dropped_vote")
 _OPTIONS = ("retrievers", "similarities", *_VOTER, "texts", "max_new_tokens")
 
 
-_Found = tuple[Answers, Answered] | FastreaderError  # an ensemble's answers, with an equal share of the batch's cost
-
-
 @dataclass(frozen=True)
 class EorMethod(StudyMethod):
     """An ensemble with its voter.
@@ -55,19 +52,15 @@ class EorMethod(StudyMethod):
     max_new_tokens: int
 
     def programs(self, batch: Batch) -> list[Program[Answered]]:
-        """Return the programs; the first one that starts retrieves and answers for the whole batch.
+        """Retrieve and answer for the whole batch, and return a program that votes for each question.
 
-        If that fails, the batch runs by halves, so that a question that fails does not affect the others.
+        If the batch fails, it runs by halves, so that a question that fails does not affect the others.
         """
 
         def answered(examples: Sequence[Example]) -> list[tuple[Answers, Answered]]:
-            return self._answers(replace(batch, examples=examples))
+            return self._answers(replace(batch, examples=examples)) if examples else []
 
-        @functools.cache
-        def together() -> list[_Found]:
-            return list(by_halves(batch.examples, answered, FastreaderError))
-
-        return [self._program(i, together) for i in range(len(batch.examples))]
+        return [self._vote(found) for found in by_halves(batch.examples, answered, FastreaderError)]
 
     def _answers(self, batch: Batch) -> list[tuple[Answers, Answered]]:
         with batch.reader.metered() as meter:
@@ -84,9 +77,8 @@ class EorMethod(StudyMethod):
         share = Answered("", direct=stats, new_tokens=meter.new_tokens // count, seconds=meter.seconds / count)
         return [(row, share) for row in answers]
 
-    def _program(self, index: int, together: Callable[[], list[_Found]]) -> Program[Answered]:
-        yield from ()  # makes this a program; `together` has called the reader for the whole batch
-        found = together()[index]
+    def _vote(self, found: tuple[Answers, Answered] | FastreaderError) -> Program[Answered]:
+        yield from ()  # a program without requests
         if isinstance(found, FastreaderError):
             raise found
         row, share = found

@@ -139,7 +139,7 @@ class ArrangeMethod(TemplateMethod):
 
 
 def _scores(example: Example) -> list[float]:
-    """Return the retriever's scores, or numbers that fall with the place if there are none.
+    """Return the retriever's scores, or numbers that fall with the place if no passage has a score.
 
     Raises:
         NotApplicable: if only some passages have a score.
