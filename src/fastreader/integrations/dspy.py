@@ -36,7 +36,7 @@ _LACKING = ("response_format", "tool_choice", "reasoning", "frequency_penalty", 
 
 
 class _Copies:
-    """The texts of one call with n > 1: all are generated with the first, and the others wait here."""
+    """The texts of one call with n > 1, which are all generated with the first and then wait here."""
 
     def __init__(self, n: int) -> None:
         self.n = n
@@ -47,13 +47,13 @@ _copies: ContextVar[_Copies | None] = ContextVar("fastreader_dspy_copies", defau
 
 
 class FastreaderEngine:
-    """What answers DSPy's requests: `complete(Request) -> Response`, for `dspy.LM(engine=...)`.
+    """Answer DSPy's requests: `complete(Request) -> Response`, for `dspy.LM(engine=...)`.
 
     Args:
-        model, device, dtype, precision: as for `Reader.load`; loaded at the first request.
+        model, device, dtype, precision: arguments of `Reader.load`, which runs at the first request.
         reader: a reader to use instead.
         chat: whether messages go through the model's chat template; otherwise their texts are joined by blank lines.
-        seed: of sampling. The k-th sampled request draws with seed + k, unless it brings a seed of its own.
+        seed: of sampling. The k-th sampled request draws with seed + k, unless it brings its own seed.
 
     Raises:
         InputError: if `seed` is out of range.
@@ -174,10 +174,10 @@ class AsyncFastreaderEngine:
 
 
 class FastreaderLM(dspy.LM):
-    """A `dspy.LM` over a reader; with `n`, all texts of a call are generated together and the prompt is read once.
+    """A `dspy.LM` over a reader, which reads a prompt once and generates all `n` texts of a call together.
 
     Args:
-        model, device, dtype, precision: as for `Reader.load`; loaded at the first call and shared.
+        model, device, dtype, precision: arguments of `Reader.load`, which runs at the first call; the reader is shared.
         model_type: "chat" puts messages through the model's chat template, "text" joins them by blank lines.
         temperature: divides the logits; None and 0 decode greedily.
         max_tokens: at most this many new tokens.
@@ -240,7 +240,7 @@ class FastreaderLM(dspy.LM):
             _copies.reset(token)
 
     def dump_state(self) -> dict[str, Any]:
-        """Return what `load_state` makes an equal model from; a reader that was passed is not in it."""
+        """Return what `load_state` makes an equal model from, without a reader that was passed."""
         return {**dspy.BaseLM.dump_state(self), **self._reader_options}
 
     @classmethod
@@ -250,7 +250,7 @@ class FastreaderLM(dspy.LM):
 
 
 def _check_supported(request: Request) -> None:
-    """Raise UnsupportedFeatureError if a request asks for what a reader does not do."""
+    """Raise UnsupportedFeatureError if a request needs what a reader does not do."""
     config = request.config
     wanted = [f"config.{name}" for name in _LACKING if getattr(config, name)]
     wanted += [f"config.extensions: {', '.join(sorted(config.extensions))}"] if config.extensions else []

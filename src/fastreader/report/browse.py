@@ -62,7 +62,7 @@ def _values(run: StudyRun, length: int, count: int | None) -> tuple[dict[str, An
 def _question(
     example: Example, rows: list[tuple[int, dict[str, Any]]], several: bool, shorten: _Shorten
 ) -> dict[str, Any]:
-    """Return one question; passages that its methods took from elsewhere follow its own, each once."""
+    """Return one question, whose own passages come before those that its methods took from elsewhere, each once."""
     passages = _Passages(example, shorten)
     answers = [_answer(row, condition, several, passages, shorten) for condition, row in rows]  # may add passages
     return {

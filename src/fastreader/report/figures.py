@@ -75,7 +75,7 @@ def _style(more: dict[str, Any]) -> Any:
 
 
 def _inline(text: str, key: str, title: str) -> str:
-    """Return only the svg element, with ids of its own, the page's font and text colour, and a size set by the page."""
+    """Return only the svg element, with unique ids, the page's font and text colour, and a size set by the page."""
     from markupsafe import escape
 
     text = text[text.index("<svg") :]

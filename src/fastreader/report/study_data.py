@@ -23,7 +23,7 @@ METRICS = tuple(METRIC_NAMES)
 
 
 class Missing(InputError):
-    """A run lacks what a section of the report needs; the message names it."""
+    """A run lacks what a section of the report needs, which the message names."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class StudyRun:
 
     @cached_property
     def conditions(self) -> list[ReportCondition]:
-        """Methods in the study's order, for each reader; methods without a row are left out."""
+        """Methods with rows, in the study's order, for each reader."""
         present = {(row["method"], row["reader"]) for row in self.rows}
         several = len({reader for _, reader in present}) > 1
         return [
@@ -114,7 +114,7 @@ class StudyRun:
 
     @cached_property
     def clusters(self) -> dict[str, Any]:
-        """The gold passage of each question; questions that share one are one cluster."""
+        """The gold passage of each question, which makes one cluster of the questions that share it."""
         found = {}
         for key, example in self.questions.items():
             gold = next((p for p in example.passages if p.is_gold), None)

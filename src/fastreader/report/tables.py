@@ -29,7 +29,7 @@ _CONTRAST = {
 
 
 def comparison(run: StudyRun) -> Comparison | None:
-    """Return conditions and contrasts by the study's metric; None if no question has right answers."""
+    """Return conditions and contrasts by the study's metric, or None if no question has right answers."""
     outcomes = {c.label: values for c in run.conditions if (values := run.outcomes(c))}
     if not outcomes:
         return None
@@ -43,7 +43,7 @@ def comparison(run: StudyRun) -> Comparison | None:
 
 
 def summary_rows(run: StudyRun) -> list[dict[str, Any]]:
-    """Return a row per condition, as in the CSV file; a missing value is None."""
+    """Return a row per condition, as in the CSV file, with None for a missing value."""
     found = comparison(run)
     contrasts = {c.name: c for c in found.contrasts} if found else {}
     rows = []
@@ -163,7 +163,7 @@ def _ranked(run: StudyRun, condition: ReportCondition) -> Iterator[Example]:
 
 
 def _ranking(trace: dict[str, Any], count: int) -> list[int]:
-    """Return the passages best first; those without a score follow in the retriever's order."""
+    """Return the passages best first, then those without a score in the retriever's order."""
     scores = trace["utilities"]["utility"] if "utilities" in trace else trace.get("order_scores")
     first = trace["order"] if scores is None else sorted(range(len(scores)), key=lambda i: -scores[i])
     return [*first, *(i for i in range(count) if i not in set(first))]
@@ -193,7 +193,7 @@ class Contradictions:
 
 
 def contradictions(run: StudyRun) -> Contradictions:
-    """Return the comparisons in a run's folder; none if the study does not ask for them."""
+    """Return the comparisons in a run's folder, which are empty if the study makes none."""
     kept = [row for row in run.conflicts if row["question_id"] in run.questions]
     found = [(row, Conflicts.from_dict(row["conflicts"])) for row in kept if row["conflicts"] is not None]
     rows = [_contradiction(run, row, one) for row, one in found if one.odd is not None]

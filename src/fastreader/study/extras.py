@@ -110,7 +110,7 @@ class _MissingReplies:
         }
 
     def row(self, example: Example, label: str, found: AnswerAttention | str) -> tuple[str, dict[str, Any]]:
-        """Return key and row of one reply; `found` is its attention or an error."""
+        """Return key and row of one reply, whose attention or error is `found`."""
         row = {
             "question_id": example.id,
             "method": label,

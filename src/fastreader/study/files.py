@@ -86,7 +86,7 @@ def absolute(values: Mapping[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def _changed(name: str, table: Any, changes: Mapping[str, Change]) -> Any:
-    """Return `table` with the values of some keys changed, except None; anything that is not a table stays."""
+    """Return `table` with the values of some keys changed, except None, or `table` itself if it is not a dict."""
     if not isinstance(table, dict):
         return table
     prefix = f"{name}." if name else ""

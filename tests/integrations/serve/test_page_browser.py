@@ -68,7 +68,7 @@ def reading(body):
         "question_logprobs": [-21.5, -22.25, -20.0, -23.125],
         "utilities": None if proposed else [0.5, 1.25, -1.0, -0.75],
         "results": [row for row in results if row["index"] < len(passages)],
-        "notes": ["no utilities: no calibration of reader for 4 passages is at hand"] if proposed else [],
+        "notes": ["no utilities: there is no calibration of reader for 4 passages"] if proposed else [],
         "usage": {"prompt_tokens": 4000, "total_tokens": 4000, "computed_tokens": 1000},
         "seconds": 0.5,
     }
@@ -378,7 +378,7 @@ def test_proposed_candidates_are_labelled_and_notes_shown(page):
     read_example(page, "")
     assert texts(page.locator(".wins tbody th .chip")) == ["proposed"] * 3
     shown(page.locator("#shown"), "The reader proposed the candidates")
-    shown(page.locator(".notes"), "no utilities: no calibration of reader for 4 passages is at hand")
+    shown(page.locator(".notes"), "no utilities: there is no calibration of reader for 4 passages")
     assert "utility" not in page.locator(".ranked").inner_text()
 
 

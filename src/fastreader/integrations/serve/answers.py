@@ -1,4 +1,4 @@
-"""Rerank, score and read: what a request's body is answered with."""
+"""Rerank, score and read: from a request's body to the response's."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MOST_ORDERINGS = 100
 
 
 def answer_rerank(request: RerankRequest, reader: PackedReader, pooled: ServerPool) -> dict[str, Any]:
-    """Return the documents in order of relevance; MoI of a reader without a calibration feeds the pool."""
+    """Return the documents in order of relevance, and pool what MoI scores for a reader without a calibration."""
     documents = as_passages(request.documents, name="documents")
     pool = {"pool": pooled.pool, "uncalibrated": True} if pooled.pool and request.method == MOI else {}
     ranked = rerank(reader, request.query, documents, method=request.method, top_n=request.top_n, **pool)
@@ -45,7 +45,7 @@ def answer_rerank(request: RerankRequest, reader: PackedReader, pooled: ServerPo
 
 
 def answer_score(request: ScoreRequest, reader: PackedReader) -> dict[str, Any]:
-    """Return the relevance of each pair; the documents of equal queries are ranked together."""
+    """Return the relevance of each pair, with the documents of equal queries ranked together."""
     queries = [request.queries] if isinstance(request.queries, str) else request.queries
     given = request.documents if isinstance(request.documents, list) else [request.documents]
     documents = as_passages(given, name="documents")
@@ -104,7 +104,7 @@ def answer_read(request: ReadRequest, reader: PackedReader, pooled: ServerPool) 
     if len(orders) < 2:
         notes.append("no utilities: they show in the difference between orderings, and there is one")
     elif found is None:
-        notes.append(f"no utilities: no calibration of {reader.name} for {len(passages)} passages is at hand")
+        notes.append(f"no utilities: there is no calibration of {reader.name} for {len(passages)} passages")
     else:
         worth = debias(scores, found[0])
         utilities = worth.utility.tolist()
@@ -133,7 +133,7 @@ def answer_read(request: ReadRequest, reader: PackedReader, pooled: ServerPool) 
 
 
 def usage(stats: TreeStats) -> dict[str, int]:
-    """Return the tokens of a request: those of its texts, and those computed for it, as if it had come alone."""
+    """Return the number of tokens in a request's texts, and the number computed for it if it ran alone."""
     total = int(stats.total_tokens)
     return {"prompt_tokens": total, "total_tokens": total, "computed_tokens": int(stats.computed_tokens)}
 

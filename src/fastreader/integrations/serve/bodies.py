@@ -9,7 +9,7 @@ from fastreader.integrations.serve.failures import error_body
 
 
 class BodyLimit:
-    """Reads each body up to a limit and hands it on whole; answers 413 beyond it and 408 if it does not come.
+    """Read each body up to a limit and pass it on whole, or answer 413 beyond it and 408 if it does not come.
 
     Args:
         app: what answers requests.
@@ -21,7 +21,7 @@ class BodyLimit:
         self._app, self._most, self._seconds = app, most, seconds
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Answer one connection, as ASGI asks."""
+        """Answer one connection, as ASGI specifies."""
         if scope["type"] != "http" or scope["method"] in ("GET", "HEAD"):
             await self._app(scope, receive, send)
             return

@@ -159,7 +159,7 @@ def new_seed() -> int:
 
 
 def _logprobs(reader: PackedReader, rows: ChoiceTokens) -> dict[str, Any]:
-    """Return the `logprobs` of a choice; a token's text is what it is alone."""
+    """Return the `logprobs` of a choice, with each token decoded by itself."""
     decode = reader.encoder.tokenizer.decode
     texts = [decode([token]) for token in rows.tokens]
     top: list[dict[str, float] | None] = []

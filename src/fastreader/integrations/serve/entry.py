@@ -1,4 +1,4 @@
-"""What every request passes first: its key is checked, and its status and time are counted."""
+"""Entry: checks the key of every request, and counts its status and time."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Entry:
         self._app, self._keys, self._add = app, [key.encode() for key in keys], add
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Answer one connection, as ASGI asks."""
+        """Answer one connection, as ASGI specifies."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -46,7 +46,7 @@ class Entry:
             self._add(self._counted(scope), status, time.perf_counter() - started)
 
     def _counted(self, scope: Any) -> str:
-        """Return the path to count a request by: a path of ours, also if it was refused before its route was found."""
+        """Return the path to count a request by: a path of ours, also if it was rejected before its route was found."""
         if (route := scope.get("route")) is not None:
             return str(route.path)
         return scope["path"] if scope["path"] in {route.path for route in scope["app"].routes} else "other"

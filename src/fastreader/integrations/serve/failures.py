@@ -15,7 +15,7 @@ _PARAMETER = re.compile(r"^([A-Za-z_]\w*)(\[\d+\])*:")
 
 
 class Refusal(Exception):
-    """A request that is not answered, and with which status."""
+    """A request that is rejected, with its status."""
 
     def __init__(self, status: int, message: str, kind: str = "invalid_request_error") -> None:
         super().__init__(message)
@@ -42,7 +42,7 @@ def explained(errors: Sequence[Any]) -> tuple[int, str]:
     """Return the status and message for what pydantic found wrong with a body: its first field, and what it takes."""
     first = errors[0]
     if first["type"] == "json_invalid":
-        return 400, f"the body is no JSON: {first.get('ctx', {}).get('error', first['msg'])}"
+        return 400, f"the body is not JSON: {first.get('ctx', {}).get('error', first['msg'])}"
     if isinstance(first["input"], bytes):  # FastAPI parses a body only if its header says JSON
         return 415, "the body is not announced as JSON; send the header Content-Type: application/json"
     place = _place(first["loc"])
@@ -52,7 +52,7 @@ def explained(errors: Sequence[Any]) -> tuple[int, str]:
 
 
 def _place(parts: Sequence[Any]) -> str:
-    """Return a field's name with its indices; the names of a union's types are left out."""
+    """Return a field's name with its indices, without the names of a union's types."""
     place = ""
     for part in parts[1:]:
         if isinstance(part, int):
@@ -63,6 +63,6 @@ def _place(parts: Sequence[Any]) -> str:
 
 
 def parameter_of(message: str) -> str | None:
-    """Return the argument that a message begins with; None if it names none."""
+    """Return the argument that a message begins with, or None if it begins without a name."""
     found = _PARAMETER.match(message)
     return found[1] if found else None

@@ -45,14 +45,14 @@ class Metrics:
         return text
 
     def collect(self) -> Iterator[Any]:
-        """Yield the metrics that are read when asked for."""
+        """Yield the metrics that are read at each scrape."""
         totals = self._totals()
-        told = (
+        counts = (
             ("passes", "Packed passes.", totals.passes),
             ("computed_tokens", "Tokens computed in passes.", totals.computed_tokens),
-            ("alone_tokens", "Tokens that the calls would have computed in passes of their own.", totals.alone_tokens),
+            ("alone_tokens", "Tokens that the calls would have computed in separate passes.", totals.alone_tokens),
             ("written_tokens", "Tokens of generated texts.", totals.written_tokens),
         )
-        for name, about, value in told:
+        for name, about, value in counts:
             yield CounterMetricFamily(f"fastreader_{name}", about, value=value)
         yield GaugeMetricFamily("fastreader_active_requests", "Requests under way.", value=self._active())

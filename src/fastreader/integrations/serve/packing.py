@@ -1,6 +1,6 @@
 """Packer: one thread that runs the passes of all requests, so that requests at the same time share them.
 
-A request runs in a thread of its own, with a `PackedReader` instead of the reader. Each of its calls of `score` waits
+A request runs in its own thread, with a `PackedReader` instead of the reader. Each of its calls of `score` waits
 here; the packer takes all that wait and fit, scores their sequences in one tree, and hands each its part.
 """
 
@@ -40,7 +40,7 @@ class Totals:
     Attributes:
         passes: passes of scores.
         computed_tokens: tokens that they computed.
-        alone_tokens: tokens that they would have computed if each call had had passes of its own.
+        alone_tokens: tokens that they would have computed if each call had run in separate passes.
         written_tokens: tokens of generated texts.
     """
 
@@ -64,7 +64,7 @@ class _WaitingCall:
 
     @property
     def tokens(self) -> int:
-        """Tokens that it computes alone, those of texts to write aside."""
+        """Tokens that it computes alone, without tokens to generate."""
         return sum(tree.stats.computed_tokens for tree in self.trees)
 
     @property
@@ -73,7 +73,7 @@ class _WaitingCall:
         return self.pairs[0][0] if self.pairs else self.prompts[0]
 
     def joins(self, other: _WaitingCall) -> bool:
-        """Return whether both can run in one pass; drawn texts cannot, since they depend on the texts drawn before."""
+        """Return whether both can run in one pass, unlike drawn texts, which depend on the texts drawn before."""
         if self.pairs or other.pairs:
             return bool(self.pairs and other.pairs)
         drawn = self.options.get("temperature", 0.0) or self.options.get("n", 1) != 1
@@ -84,7 +84,7 @@ class Packer:
     """Runs all passes of a reader, one at a time.
 
     Args:
-        reader: scores and writes; nothing else should use it meanwhile, or passes wait for each other.
+        reader: scores and generates; nothing else should use it meanwhile, or passes wait for each other.
         settings: `pack`, `pack_seconds` and `max_batch_tokens` of it.
 
     Attributes:
@@ -153,7 +153,7 @@ class Packer:
                     job.future.set_result(found)
 
     def _next(self) -> list[_WaitingCall]:
-        """Wait for calls; return the oldest, and of the others those that join its pass. Empty once closed."""
+        """Wait for calls, and return the oldest with the others that join its pass, or an empty list once closed."""
         with self._changed:
             while True:
                 while self._open and not self._waiting:
@@ -173,7 +173,7 @@ class Packer:
                     return []
 
     def _fitting(self, first: _WaitingCall, others: Sequence[_WaitingCall]) -> list[_WaitingCall]:
-        """Return the calls that fit beside the first, those that share more of its beginning first."""
+        """Return the calls that fit with the first, in order of how much of its beginning they share."""
         left = self.budget - first.tokens
         joined: list[_WaitingCall] = []
         if not self._pack:
@@ -224,9 +224,9 @@ class Packer:
 
 
 class PackedReader(ScoreReader):
-    """A reader whose passes run in a `Packer`, for one request; the methods take it as a `ScoringReader`.
+    """A `ScoringReader` for one request, whose passes run in a `Packer`.
 
-    `stats` of its results are those of the call as if it had run alone.
+    `stats` of its results count the call as if it had run alone.
     """
 
     def __init__(self, packer: Packer, deadline: float) -> None:
@@ -236,7 +236,7 @@ class PackedReader(ScoreReader):
         self.name = packer.reader.name
 
     def cancel(self) -> None:
-        """Let the call that waits, and each later one, raise a `DeadlineError`; a pass that runs ends as usual."""
+        """Let the call that waits, and each later one, raise a `DeadlineError`, while a running pass ends as usual."""
         self._deadline = 0.0
         if self._waiting is not None:
             self._waiting.cancel()
@@ -273,7 +273,7 @@ class PackedReader(ScoreReader):
         trees: Sequence[PrefixTree] | None = None,
         best_tokens: bool = False,
     ) -> SequenceScores:
-        """See `ReaderBase.score`; the packer's budget holds instead of `max_batch_tokens`."""
+        """Score as `ReaderBase.score` does, with the packer's budget instead of `max_batch_tokens`."""
         planned = self.plan(sequences) if trees is None else trees
         found: SequenceScores = self._submit(_WaitingCall(self._deadline, sequences, planned, best_tokens))
         return found
@@ -281,7 +281,7 @@ class PackedReader(ScoreReader):
     def generate(
         self, prompts: Iterable[TextOrTokens], **options: Unpack[GenerateArguments]
     ) -> Results[list[Generation]]:
-        """See `ReaderBase.generate`; greedy texts with equal options are written together."""
+        """Generate as `ReaderBase.generate` does, together with greedy texts of equal options."""
         settings = GenerateOptions(**options)
         given = [
             self.encoder.prompt_tokens(prompt, f"prompts[{i}]", special_tokens=settings.special_tokens)
@@ -313,7 +313,7 @@ def _total(trees: Sequence[PrefixTree]) -> TreeStats:
 
 
 def _part(scores: SequenceScores, part: slice, job: _WaitingCall) -> SequenceScores:
-    """Return the scores of one call out of those of a pass."""
+    """Return the part of a pass's scores that belongs to one call."""
     return SequenceScores(
         scores.logprob[part],
         scores.num_tokens[part],

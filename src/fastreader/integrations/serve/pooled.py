@@ -44,7 +44,7 @@ class ServerPool:
         return observed
 
     def keep(self) -> None:
-        """Write the file if the pool has grown since it was last written."""
+        """Save the pool if it has grown since it was last saved."""
         if self._file is None or self.pool is None:
             return
         with self._lock:
@@ -53,11 +53,11 @@ class ServerPool:
                 self._written = size
 
     def states(self) -> list[dict[str, Any]]:
-        """Return `Pool.states`; an empty list without a pool."""
+        """Return `Pool.states`, an empty list without a pool."""
         return [] if self.pool is None else self.pool.states()
 
     def shown(self) -> str:
-        """Return the states in words, for the page; empty before the first question."""
+        """Return the states in words for the page, empty before the first question."""
         known = " ".join(f"{of['passages']} passages: {of['state']}." for of in self.states())
         return known and f"Position bias of this reader, learned from requests. {known}"
 

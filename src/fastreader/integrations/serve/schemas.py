@@ -23,7 +23,7 @@ class RerankRequest(BaseModel):
 
 
 class ScoreRequest(BaseModel):
-    """A body of `/score`: one text or a list on each side; one text is compared with all of the other side."""
+    """A body of `/score`: one text or a list on each side, where one text is compared with all of the other side."""
 
     model: str | None = None
     queries: Text | list[Text] = Field(validation_alias=AliasChoices("queries", "text_1", "query"))
@@ -42,7 +42,7 @@ class CompletionRequest(BaseModel):
     seed: int | None = None
     stop: str | list[str] | None = None
     echo: bool = False
-    logprobs: int | None = Field(None, ge=0, description="0, or 1 for the most likely token beside each of a prompt.")
+    logprobs: int | None = Field(None, ge=0, description="0, or 1 for the most likely token at each place of a prompt.")
     stream: bool = False
 
 
@@ -53,8 +53,8 @@ class ReadRequest(BaseModel):
     question: Text
     passages: list[Document] = Field(min_length=1, max_length=100)
     candidates: list[Text] | None = Field(
-        None, min_length=1, max_length=100, description="Answers to score; by default those written under each order."
+        None, min_length=1, max_length=100, description="Answers to score; by default one generated under each order."
     )
     permutations: str = Field("cyclic", max_length=64, description="A design, such as cyclic, random:12 or latin.")
     seed: int = 0
-    max_tokens: int = Field(16, ge=1, le=512, description="Of an answer that is written.")
+    max_tokens: int = Field(16, ge=1, le=512, description="Of a generated answer.")

@@ -19,7 +19,7 @@ class ServerSettings:
         timeout: seconds that a request may take; then it is answered with 504.
         pack: let requests share passes; without, each has its own, for comparison.
         pack_seconds: a pass waits this long for requests to join it, and on while they come, four times at most.
-        max_batch_tokens: at most this many tokens are computed in one pass; None asks the reader.
+        max_batch_tokens: at most this many tokens are computed in one pass; None takes the reader's budget.
         pool: pool the scores of requests for a reader without a calibration, and use their bias once it is settled.
         pool_file: the pool is read from this file, and written to it as it grows; None keeps it in memory.
     """

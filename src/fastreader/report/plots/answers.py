@@ -28,7 +28,7 @@ class Matrix:
         names: M names.
         correct: bool [Q, M].
         what: "retrievers" or "methods".
-        answers: those of the ensemble; empty for methods.
+        answers: of the ensemble; empty for methods.
     """
 
     names: list[str]
@@ -121,7 +121,10 @@ ACCURACY = Chart(
 
 
 def risk_by_coverage(run: StudyRun) -> Table:
-    """Return a row for each point of each method's curve; an answer is right if the study's metric is above 0.5."""
+    """Return a row for each point of each method's curve.
+
+    An answer is right if the study's metric is above 0.5.
+    """
     found: dict[str, list[tuple[float, bool]]] = {}
     for condition, row in run.traces("confidence"):
         if (value := row[run.study.metric]) is not None:

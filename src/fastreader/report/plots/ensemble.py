@@ -80,7 +80,7 @@ def draw_error_rwr(table: Table) -> Figure:
 
 
 def _heat_map(axis: Any, rows: Table, title: str = "") -> Any:
-    """Draw a square heat map of ratios with their numbers and with names on both sides; return the image."""
+    """Draw a square heat map of ratios with their numbers and with names on both sides, and return the image."""
     names = unique(rows, "row")
     cells = np.full((len(names), len(names)), np.nan)
     for row in rows:
@@ -119,7 +119,7 @@ ERROR_RWR = Chart(
 
 
 def mrlr(run: StudyRun) -> Table:
-    """Return a row per pair: what `name` loses to `other`, RWR(other, name); the mean by name is MRLR."""
+    """Return a row per pair: what `name` loses to `other`, RWR(other, name), whose mean by name is MRLR."""
     matrix = matrix_of(run)
     ratios = measures.rwr(matrix.correct)
     table: Table = [
@@ -239,7 +239,7 @@ def weights(run: StudyRun) -> Table:
 
 
 def draw_weights(table: Table) -> Figure:
-    """Draw a row of bubbles per voter, with areas proportional to the weights; a cross for a weight of 0."""
+    """Draw a row of bubbles per voter, with areas proportional to the weights and a cross for a weight of 0."""
     voters, names = unique(table, "method"), unique(table, "retriever")
     figure = new_figure(max(6.4, 1.6 + 0.75 * len(names)), 1.8 + 0.6 * len(voters))
     axis = figure.subplots()
