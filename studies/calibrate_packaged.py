@@ -16,7 +16,7 @@ import dataclasses
 from pathlib import Path
 
 import numpy as np
-from shared import fingerprint, make_parser
+from lib.shared import fingerprint, make_parser
 
 import fastreader as fr
 from fastreader.core.progress import track

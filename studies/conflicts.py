@@ -29,8 +29,8 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
-from moi_rows import rounded
-from shared import fingerprint, make_parser, rows_of, table, unpack, write_both
+from lib.moi_rows import rounded
+from lib.shared import fingerprint, make_parser, rows_of, table, unpack, write_both
 
 from fastreader import Example, Passage, Reader, load_examples
 from fastreader.core.progress import track

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
-from shared import fingerprint, make_parser
+from lib.shared import fingerprint, make_parser
 
 from fastreader import Example, Passage, Reader, Template, load_examples, score_permutations
 from fastreader.data.files import write_json

@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from eor_analysis import analyse, best_of_halves, control_file, half, load_rows
-from eor_report import markdown
-from shared import make_parser, write_both
+from lib.eor_analysis import analyse, best_of_halves, control_file, half, load_rows
+from lib.eor_report import markdown
+from lib.shared import make_parser, write_both
 
 from fastreader import Reader, load_examples
 from fastreader.data import Passage, load_passages

@@ -30,10 +30,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from evidence_report import FOLDER, write_report
-from moi_orders import all_orders
-from moi_rows import cluster_of, gold_rank, key, method_row, read_once, rounded, scores_of
-from shared import fingerprint, make_parser, rows_of, unpack
+from lib.evidence_report import FOLDER, write_report
+from lib.moi_orders import all_orders
+from lib.moi_rows import cluster_of, gold_rank, key, method_row, read_once, rounded, scores_of
+from lib.shared import fingerprint, make_parser, rows_of, unpack
 
 from fastreader import Arranger, PermutationScores, Reader, Template, load_examples, score_permutations
 from fastreader.core.progress import track

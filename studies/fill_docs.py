@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from shared import make_parser
+from lib.shared import make_parser
 
 from fastreader.data.files import write_text
 from fastreader.report.study_data import StudyRun

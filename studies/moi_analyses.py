@@ -17,8 +17,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from moi_rows import Row, cluster_of
-from shared import cell, fingerprint, moi_parser, rows_of, table, unpack, write_both
+from lib.moi_rows import Row, cluster_of
+from lib.shared import cell, fingerprint, moi_parser, rows_of, table, unpack, write_both
 
 from fastreader import Example, PermutationScores, Reader, Template, load_examples, score_permutations
 from fastreader.core.progress import track

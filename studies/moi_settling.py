@@ -35,9 +35,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from lib.moi_rows import outcome_of, rounded, scores_of
+from lib.shared import fingerprint, make_parser, rows_of, table, write_both
 from lib.simulate import bias_shape, simulate
-from moi_rows import outcome_of, rounded, scores_of
-from shared import fingerprint, make_parser, rows_of, table, write_both
 
 from fastreader import Reader, load_examples, score_permutations
 from fastreader.core.progress import track

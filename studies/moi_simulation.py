@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from lib.moi_simulation_tables import plot, tables
+from lib.shared import make_parser
 from lib.simulate import SHAPES, Simulated, bias_shape, simulate
-from moi_simulation_tables import plot, tables
-from shared import make_parser
 
 from fastreader.core.progress import track
 from fastreader.data.files import write_text

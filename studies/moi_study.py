@@ -26,10 +26,10 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from moi_jobs import Jobs
-from moi_orders import BASELINES, MOI, all_orders, by_itself
-from moi_report import write_report
-from moi_rows import (
+from lib.moi_jobs import Jobs
+from lib.moi_orders import BASELINES, MOI, all_orders, by_itself
+from lib.moi_report import write_report
+from lib.moi_rows import (
     cluster_of,
     folds_of,
     gold_rank,
@@ -41,7 +41,7 @@ from moi_rows import (
     scores_of,
     tokens,
 )
-from shared import fingerprint, moi_parser, rows_of, unpack
+from lib.shared import fingerprint, moi_parser, rows_of, unpack
 
 from fastreader import Example, Reader, Template, load_examples, score_permutations
 from fastreader.core.progress import track

@@ -12,16 +12,13 @@ The primary contrast is fixed before the run: the folder stores it and rejects a
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent))
-
+from lib.noise_paper import agreement, entropy_ratios
 from lib.noise_rows import noise_answers
-from noise_paper import agreement, entropy_ratios
-from shared import make_parser, write_both
+from lib.shared import make_parser, write_both
 
 from fastreader import load_examples, noise
 from fastreader.errors import InputError

@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from moi_rows import cluster_of, folds_of, rounded
-from shared import cell, fingerprint, make_parser, rows_of, table, unpack, write_both
+from lib.moi_rows import cluster_of, folds_of, rounded
+from lib.shared import cell, fingerprint, make_parser, rows_of, table, unpack, write_both
 
 from fastreader import Example, Reader, Template, load_examples, score_permutations, sure
 from fastreader.core.progress import track

@@ -19,8 +19,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from shared import make_parser, percent
-from sure_rows import ROWS, Row, parse_row
+from lib.shared import make_parser, percent
+from lib.sure_rows import ROWS, Row, parse_row
 
 from fastreader import Example, Reader, load_examples, sure
 from fastreader.data.result_log import iter_results

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
+from lib import evidence_report
 
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "studies"))
-
-import evidence_report  # noqa: E402
-
 S5, S10 = "smollm2-135m, N = 5, cross-fitted", "smollm2-135m, N = 10, cross-fitted"
 G5, G10 = "gemma-3-270m, N = 5, shipped calibration", "gemma-3-270m, N = 10, shipped calibration"
 HIDDEN = "smollm2-135m, N = 5, a pool of stored scores"

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import json
 import re
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from lib import moi_report
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "moi-baselines.md"
@@ -184,30 +183,19 @@ def test_claims_of_the_best():
     assert f"by {overall['claimed'] - overall['gold']:.2f} at N = 10" in section("P(best) on held-out questions")
 
 
-@contextlib.contextmanager
-def script(name: str) -> Iterator[Any]:
+def script(name: str) -> Any:
     """Import a script of studies/."""
-    sys.path.insert(0, str(ROOT / "studies"))
-    try:
-        spec = importlib.util.spec_from_file_location(name, ROOT / "studies" / f"{name}.py")
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        yield module
-    finally:
-        sys.path.remove(str(ROOT / "studies"))
-
-
-@pytest.fixture(scope="module")
-def studies():
-    with script("moi_report") as module:
-        yield module
+    spec = importlib.util.spec_from_file_location(name, ROOT / "studies" / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 @pytest.mark.parametrize("n", CLAIMS)
-def test_reports_are_those_of_the_rows(studies, n):
+def test_reports_are_those_of_the_rows(n):
     folder = ROOT / "studies" / "results" / f"moi{n}"
-    rows = sorted(studies.rows_of(folder / "readings.jsonl"), key=lambda row: int(row["id"]))
-    values = studies.collect(rows)
+    rows = sorted(moi_report.rows_of(folder / "readings.jsonl"), key=lambda row: int(row["id"]))
+    values = moi_report.collect(rows)
     assert set(values) == set(methods(n)) and len(rows) == report(n)["questions"]
     for name, measures in values.items():
         for measure, by_question in measures.items():
@@ -215,13 +203,13 @@ def test_reports_are_those_of_the_rows(studies, n):
             assert np.mean(list(by_question.values())) == pytest.approx(stored, abs=1e-12), (name, measure)
     clusters = {row["id"]: row["cluster"] for row in rows}
     for other in ("qg-matched", "retriever"):
-        found = studies.contrast(values["moi-calibrated"]["nats"], values[other]["nats"], clusters)
+        found = moi_report.contrast(values["moi-calibrated"]["nats"], values[other]["nats"], clusters)
         assert found["difference"] == pytest.approx(contrast(n, other)["difference"], abs=1e-9), other
         assert found["p"] == pytest.approx(contrast(n, other)["p"], abs=1e-9)
 
 
-def test_retrieval_of_the_questions(studies):
-    rows = list(studies.rows_of(ROOT / "studies" / "results" / "moi5" / "readings.jsonl"))
+def test_retrieval_of_the_questions():
+    rows = list(moi_report.rows_of(ROOT / "studies" / "results" / "moi5" / "readings.jsonl"))
     page = (ROOT / "docs" / "data.md").read_text(encoding="utf-8")
     assert f"{len(rows)} questions of NQ-open" in page
 
@@ -242,18 +230,18 @@ def numbers_of(value: Any, at: str = "") -> dict[str, float]:
 
 def test_report_on_conflicts_is_that_of_the_rows(tmp_path):
     folder = ROOT / "studies" / "results" / "conflicts"
-    with script("conflicts") as study:
-        rows = {part: list(study.rows_of(study.log_of(folder, part))) for part in study.PARTS}
-        study.report(tmp_path, rows)
+    study = script("conflicts")
+    rows = {part: list(study.rows_of(study.log_of(folder, part))) for part in study.PARTS}
+    study.report(tmp_path, rows)
     stored, made = (json.loads((at / "report.json").read_text(encoding="utf-8")) for at in (folder, tmp_path))
     assert numbers_of(made) == pytest.approx(numbers_of(stored), abs=1e-9)
 
 
 def test_report_on_orderings_is_that_of_the_rows(tmp_path):
     folder = ROOT / "studies" / "results" / "orderings"
-    with script("orderings_answers") as study:
-        rows = sorted(study.rows_of(folder / "rows.jsonl"), key=lambda row: int(row["id"]))
-        study.report(tmp_path, rows)
+    study = script("orderings_answers")
+    rows = sorted(study.rows_of(folder / "rows.jsonl"), key=lambda row: int(row["id"]))
+    study.report(tmp_path, rows)
     stored, made = (json.loads((at / "report.json").read_text(encoding="utf-8")) for at in (folder, tmp_path))
     assert numbers_of(made) == pytest.approx(numbers_of(stored), abs=1e-6)  # a logistic model converges to less
 

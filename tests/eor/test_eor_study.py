@@ -1,25 +1,19 @@
 """studies/eor_study.py on made-up answers: the control, the analysis and the report."""
 
 import json
-import sys
 from argparse import Namespace
 from dataclasses import replace
-from pathlib import Path
 
+import eor_study
 import numpy as np
 import pytest
 from eor_cases import WIKI, CountingReader, passage_file, simulate
+from lib import eor_analysis, eor_report
 
 from fastreader.data import Passage
 from fastreader.data.result_log import ResultLog, iter_results
 from fastreader.eor import SHORT, Answers, Document, correctness, measures
 from fastreader.errors import InputError
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "studies"))
-
-import eor_analysis
-import eor_report
-import eor_study
 
 BEST = eor_analysis.REFERENCE
 NAMES = ["A@2", "B@2", "ReFree"]

@@ -7,19 +7,17 @@ import math
 import sys
 from pathlib import Path
 
+import evidence
 import numpy as np
 import pytest
+from lib import evidence_report
+from lib.moi_rows import outcome_of
+from lib.shared import rows_of
+
+import fastreader as fr
+from fastreader.moi.calibration.store import SHIPPED, find
 
 STUDIES = Path(__file__).parents[2] / "studies"
-sys.path.insert(0, str(STUDIES))
-
-import evidence  # noqa: E402
-import evidence_report  # noqa: E402
-from moi_rows import outcome_of  # noqa: E402
-from shared import rows_of  # noqa: E402
-
-import fastreader as fr  # noqa: E402
-from fastreader.moi.calibration.store import SHIPPED, find  # noqa: E402
 
 EXAMPLES = STUDIES.parent / "examples" / "questions.jsonl"
 

@@ -1,4 +1,4 @@
-"""studies/moi_jobs.py: every result arrives, errors come last, and no process outlives its parent."""
+"""studies/lib/moi_jobs.py: every result arrives, errors come last, and no process outlives its parent."""
 
 from __future__ import annotations
 
@@ -9,11 +9,9 @@ import time
 from pathlib import Path
 
 import pytest
+from lib.moi_jobs import Jobs
 
 STUDIES = Path(__file__).parents[2] / "studies"
-sys.path.insert(0, str(STUDIES))
-
-from moi_jobs import Jobs  # noqa: E402
 
 
 class Squares:
@@ -83,7 +81,7 @@ def test_no_process_outlives_its_parent(tmp_path):
         f"""
 import sys, time
 sys.path[:0] = [{str(STUDIES)!r}, {str(Path(__file__).parent)!r}]
-from moi_jobs import Jobs
+from lib.moi_jobs import Jobs
 from test_moi_jobs import Squares
 if __name__ == "__main__":
     jobs = Jobs(2, Squares(0), Squares, 0)

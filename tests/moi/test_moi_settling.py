@@ -1,16 +1,13 @@
 """The study of calibration without labels: its page says what its rows say, and a cell runs."""
 
-import sys
 from pathlib import Path
 
+import moi_settling
 import numpy as np
 import pytest
+from lib.shared import rows_of
 
 ROOT = Path(__file__).parents[2]
-sys.path.append(str(ROOT / "studies"))
-
-import moi_settling  # noqa: E402
-from shared import rows_of  # noqa: E402
 
 ROWS = list(rows_of(ROOT / "studies" / "results" / "moi_settling" / "rows.jsonl"))
 

@@ -7,29 +7,24 @@ import json
 import shutil
 import sys
 from dataclasses import replace
-from pathlib import Path
 
+import moi_analyses
+import moi_study
 import numpy as np
 import pytest
 from helpers.support import byte_tokenizer, tiny_llama
+from lib import moi_report
+from lib.moi_orders import BASELINES, MOI, POLARITY, REVERSED, all_orders
+from lib.moi_report import sign_flip
+from lib.moi_rows import mean_rates, outcome_of, scores_of
+from scipy.stats import ttest_1samp
 
-STUDIES = Path(__file__).parents[2] / "studies"
-sys.path.insert(0, str(STUDIES))
-
-import moi_analyses  # noqa: E402
-import moi_report  # noqa: E402
-import moi_study  # noqa: E402
-from moi_orders import BASELINES, MOI, POLARITY, REVERSED, all_orders  # noqa: E402
-from moi_report import sign_flip  # noqa: E402
-from moi_rows import mean_rates, outcome_of, scores_of  # noqa: E402
-from scipy.stats import ttest_1samp  # noqa: E402
-
-import fastreader as fr  # noqa: E402
-from fastreader.errors import OutOfBudgetError  # noqa: E402
-from fastreader.moi import PositionBias, calibrate, probe, rerank  # noqa: E402
-from fastreader.moi.baselines import METHODS, self_consistency  # noqa: E402
-from fastreader.reader.session import Session  # noqa: E402
-from fastreader.statistics import holm, paired_bootstrap  # noqa: E402
+import fastreader as fr
+from fastreader.errors import OutOfBudgetError
+from fastreader.moi import PositionBias, calibrate, probe, rerank
+from fastreader.moi.baselines import METHODS, self_consistency
+from fastreader.reader.session import Session
+from fastreader.statistics import holm, paired_bootstrap
 
 
 def run(*arguments, sign="query_likelihood"):

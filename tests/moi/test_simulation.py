@@ -5,20 +5,16 @@ import re
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from pathlib import Path
 
+import moi_simulation
 import numpy as np
 import pytest
+from lib.moi_simulation_tables import tables
 from lib.simulate import bias_shape, simulate
 
 from fastreader.data.result_log import iter_results
 from fastreader.moi import calibrate, debias
 from fastreader.permutations import cyclic, latin, random
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "studies"))
-
-import moi_simulation
-from moi_simulation_tables import tables
 
 
 @pytest.mark.parametrize("noise", [0.25, 1.0])

@@ -2,7 +2,6 @@
 
 import importlib.util
 import re
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,14 +13,10 @@ STUDIES = Path(__file__).parents[3] / "studies"
 
 @pytest.fixture(scope="module")
 def study():
-    sys.path.insert(0, str(STUDIES))
-    try:
-        spec = importlib.util.spec_from_file_location("conflicts_study", STUDIES / "conflicts.py")
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        yield module
-    finally:
-        sys.path.remove(str(STUDIES))
+    spec = importlib.util.spec_from_file_location("conflicts_study", STUDIES / "conflicts.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def examples(count=9):

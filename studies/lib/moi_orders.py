@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from moi_rows import Row
+from lib.moi_rows import Row
 
 from fastreader import Example, PermutationScores, Template, permutation_cost, score_permutations
 from fastreader.core.tree import TreeStats

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from shared import percent, table
+from lib.shared import percent, table
 
 ERRORS = ("retriever", "hallucination", "extraction", "luck")
 

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from moi_rows import Row, outcome_of
-from shared import cell, rows_of, table, write_both
+from lib.moi_rows import Row, outcome_of
+from lib.shared import cell, rows_of, table, write_both
 
 from fastreader.statistics import bootstrap, paired_bootstrap
 
-RESULTS = Path(__file__).parent / "results"
+RESULTS = Path(__file__).parents[1] / "results"
 FOLDER = RESULTS / "evidence"
 HELD_OUT = 700  # the shipped calibrations were measured on questions from here on
 BASELINE, PRIMARY = "retriever", "arrange-bm25"

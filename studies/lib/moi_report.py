@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
-from moi_orders import REVERSED
-from moi_rows import RATES, Row, outcome_of
-from shared import cell, rows_of, table, write_both
+from lib.moi_orders import REVERSED
+from lib.moi_rows import RATES, Row, outcome_of
+from lib.shared import cell, rows_of, table, write_both
 
 from fastreader.moi import PositionBias
 from fastreader.moi.analyses import gold_ranks
