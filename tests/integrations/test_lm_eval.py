@@ -163,7 +163,7 @@ def test_options_that_a_reader_lacks(tiny_reader, options, message):
 
 def test_a_continuation_that_does_not_fit(tiny_reader):
     own = FastreaderLM(tiny_reader, max_length=8)
-    with pytest.raises(InputError, match=r"requests\[0\]: continuation: expected at most 8 tokens, got 9"):
+    with pytest.raises(InputError, match=r"requests\[0\]: continuation: 9 tokens leave no room for a prompt"):
         own.loglikelihood(instances("", ("a", "b" * 9)))
     with pytest.raises(InputError, match="max_length: expected at most 2048"):
         FastreaderLM(tiny_reader, max_length=4096)
