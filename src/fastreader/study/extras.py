@@ -31,29 +31,29 @@ from fastreader.study.methods.reading import template_of
 from fastreader.study.registry import make
 
 
-def lacks_attention(study: Study, run: RunFolder, examples: Sequence[Example], name: str) -> bool:
-    """Return whether a reader has answers whose attention is to be recorded and is not in the run yet."""
-    if not study.noise.attention:
-        return False
-    missing = _MissingReplies(study, run, name)
-    return any(missing.of(example) for example in examples[: study.noise.attention])
-
-
-def write_attention(study: Study, run: RunFolder, reader: CachedReader, examples: Sequence[Example], name: str) -> None:
+def write_attention(
+    study: Study, run: RunFolder, examples: Sequence[Example], name: str, reader: Callable[[], CachedReader]
+) -> None:
     """Write the attention of each layout's answer for the first `study.noise.attention` questions, one row each.
 
     The answers and their passages are taken from the run's rows: laid out again, a study with more questions would
     draw other passages. A reply without a token gets a row with an error, and so does a reply whose last token, which
     is read here and was not when it was generated, no longer fits in the context. Layouts without passages have no row.
+    `reader` returns the reader, and is not called if nothing is missing.
     """
+    if not study.noise.attention:
+        return
     missing = _MissingReplies(study, run, name)
-    opened = reader.reader
+    todo = [(e, traces) for e in examples[: study.noise.attention] if (traces := missing.of(e))]
+    if not todo:
+        return
+    opened = reader().reader
     expect(isinstance(opened, Reader), "noise.attention", "a fastreader.Reader, whose attention can be seen", opened)
     assert isinstance(opened, Reader)
     with ResultLog(run.file(ATTENTION), resume=True) as log:
-        for example in examples[: study.noise.attention]:
+        for example, traces in todo:
             replies: dict[str, tuple[Layout, str]] = {}
-            for label, trace in missing.of(example).items():
+            for label, trace in traces.items():
                 if trace["reply"].strip():
                     replies[label] = layout_of(trace, example), trace["reply"]
                 else:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 from collections.abc import Iterable, Sequence, Set
@@ -25,7 +24,7 @@ from fastreader.study.cached_reader import CachedReader, Meter
 from fastreader.study.cells import Cell, CellGroup, Elsewhere, Row, cells_of, run_group
 from fastreader.study.config import Study
 from fastreader.study.contents import require_same_study
-from fastreader.study.extras import fit_voters, lacks_attention, write_attention, write_conflicts, write_measures
+from fastreader.study.extras import fit_voters, write_attention, write_conflicts, write_measures
 from fastreader.study.folder import CACHE, COSTS, RESULTS, RunFolder
 from fastreader.study.measures.case import Load
 from fastreader.study.registry import check
@@ -119,19 +118,19 @@ def run_study(
                 if missing and elsewhere is not None:
                     away.append(CellGroup([str(example.id) for example in group], missing))
                 elif missing:
-                    run_group(lazy.reader, name, group, cells, examples, missing=set(missing), write=write)
-                    _add_costs(run, name, lazy.reader.total)
-                    lazy.reader.total = Meter()
+                    reader = lazy.open()
+                    run_group(reader, name, group, cells, examples, missing=set(missing), write=write)
+                    _add_costs(run, name, reader.total)
+                    reader.total = Meter()
             if away and elsewhere is not None:
                 for done in elsewhere(name, study, examples, away):
                     run.check_reader(study, name, done.reader)
                     for row in done.rows:
                         write(row)
                     _add_costs(run, name, done.cost)
-            if lacks_attention(study, run, examples, name):
-                write_attention(study, run, lazy.reader, examples, name)
-            if write_conflicts(study, run, examples, name, lambda lazy=lazy: lazy.reader, progress):  # type: ignore[misc]
-                _add_costs(run, name, lazy.reader.total)
+            write_attention(study, run, examples, name, lazy.open)
+            if write_conflicts(study, run, examples, name, lazy.open, progress):
+                _add_costs(run, name, lazy.open().total)
         fresh = len(log) - before
     write_measures(study, run, examples, load or _loader(study))
     rows = run.rows()
@@ -186,14 +185,16 @@ class LazyReader:
     cache: Cache
     study: Study
     run: RunFolder
+    opened: CachedReader | None = None
 
-    @functools.cached_property
-    def reader(self) -> CachedReader:
-        """The loaded reader (loaded on first use)."""
-        loaded = self.load(self.name)
-        expect(isinstance(loaded, ReaderProtocol), "load", "a function that returns a reader", loaded)
-        self.run.check_reader(self.study, self.name, loaded.describe())
-        return CachedReader(loaded, self.cache, self.study.max_batch_tokens)
+    def open(self) -> CachedReader:
+        """Return the reader, loaded at the first call."""
+        if self.opened is None:
+            loaded = self.load(self.name)
+            expect(isinstance(loaded, ReaderProtocol), "load", "a function that returns a reader", loaded)
+            self.run.check_reader(self.study, self.name, loaded.describe())
+            self.opened = CachedReader(loaded, self.cache, self.study.max_batch_tokens)
+        return self.opened
 
 
 def _loader(study: Study) -> Load:
