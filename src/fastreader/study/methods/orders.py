@@ -18,6 +18,7 @@ from fastreader.study.method import NOTHING, Answered, Batch, Family, check_opti
 from fastreader.study.methods.reading import STOP, TemplateMethod
 
 _SELF_CONSISTENCY = ("count", "max_new_tokens")
+_MARGINAL = ("permutations", "max_new_tokens")
 ORDERS = 30
 """Random orders of a question, as in MoI's appendix."""
 
@@ -56,18 +57,6 @@ def _self_consistency(variant: str, options: dict[str, Any], study: Any) -> Self
     check_options("self-consistency", options, _SELF_CONSISTENCY)
     check_int("method 'self-consistency': count", options.get("count", ORDERS))
     return SelfConsistencyMethod.of(study, {**options, "mean": variant == "mean"})
-
-
-SELF_CONSISTENCY = Family(
-    "self-consistency",
-    "the most frequent answer over random orders, or the mean over all of them",
-    _self_consistency,
-    lambda _: _SELF_CONSISTENCY,
-    ("", "mean"),
-)
-
-
-_MARGINAL = ("permutations", "max_new_tokens")
 
 
 @dataclass(frozen=True)
@@ -118,6 +107,13 @@ def _marginal(variant: str, options: dict[str, Any], study: Any) -> MarginalMeth
     return MarginalMethod.of(study, options)
 
 
+SELF_CONSISTENCY = Family(
+    "self-consistency",
+    "the most frequent answer over random orders, or the mean over all of them",
+    _self_consistency,
+    lambda _: _SELF_CONSISTENCY,
+    ("", "mean"),
+)
 MARGINAL = Family(
     "marginal",
     "answers written under several orders, the most probable over all",

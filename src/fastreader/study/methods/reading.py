@@ -13,6 +13,7 @@ from fastreader.passages.arrange import Arranger, arrange
 from fastreader.passages.ranking import rerank
 from fastreader.reader.programs.requests import Program, write_one
 from fastreader.reader.prompts.template import Template
+from fastreader.scoring.reading import reading_prompts
 from fastreader.study.cached_reader import scoring
 from fastreader.study.method import NOTHING, Answered, Batch, Family, NotApplicable, StudyMethod, check_options
 
@@ -20,6 +21,8 @@ STOP = ("\n",)
 CLOSED_BOOK_HEADER = "Answer the question from memory. Give the answer alone, in a few words.\n"
 _BASE = ("max_new_tokens", "passages")
 _CLOSED_BOOK = ("max_new_tokens", "header")
+_RERANK = ("max_new_tokens", "top_n")
+_ARRANGE = ("bias", "max_new_tokens")
 
 
 @dataclass(frozen=True)
@@ -43,8 +46,6 @@ class TemplateMethod(StudyMethod):
         self, batch: Batch, example: Example, order: Sequence[int], direct: TreeStats = NOTHING, **trace: Any
     ) -> Program[Answered]:
         """Generate the answer after the passages in `order`, with the prompt of MoI's last reading."""
-        from fastreader.scoring.reading import reading_prompts
-
         reader = batch.reader.tree_reader()
         prompt = reading_prompts(reader, example.question, example.passages, [order], self.template)[0]
         reply = yield from write_one("answer", prompt, max_new_tokens=self.max_new_tokens, stop=STOP)
@@ -81,13 +82,6 @@ def template_of(study: Any) -> Template:
     return Template.load(study.template) if study.template else Template()
 
 
-BASE = Family("base", "the passages as retrieved, read once", _base, lambda _: _BASE)
-CLOSED_BOOK = Family("closed_book", "the question alone", _closed_book, lambda _: _CLOSED_BOOK)
-
-
-_RERANK = ("max_new_tokens", "top_n")
-
-
 @dataclass(frozen=True)
 class RerankMethod(TemplateMethod):
     """Passages by relevance, then one reading.
@@ -111,12 +105,6 @@ class RerankMethod(TemplateMethod):
 def _rerank(variant: str, options: dict[str, Any], study: Any) -> RerankMethod:
     check_options("rerank", options, _RERANK)
     return RerankMethod.of(study, options)
-
-
-RERANK = Family("rerank", "passages by query likelihood, the best first", _rerank, lambda _: _RERANK)
-
-
-_ARRANGE = ("bias", "max_new_tokens")
 
 
 @dataclass(frozen=True)
@@ -157,4 +145,7 @@ def _arrange(variant: str, options: dict[str, Any], study: Any) -> ArrangeMethod
     return ArrangeMethod.of(study, {**options, "arranger": None if path is None else Arranger.load(path)})
 
 
+BASE = Family("base", "the passages as retrieved, read once", _base, lambda _: _BASE)
+CLOSED_BOOK = Family("closed_book", "the question alone", _closed_book, lambda _: _CLOSED_BOOK)
+RERANK = Family("rerank", "passages by query likelihood, the best first", _rerank, lambda _: _RERANK)
 ARRANGE = Family("arrange", "the best passages where the reader looks most, read once", _arrange, lambda _: _ARRANGE)
