@@ -1,5 +1,6 @@
 import io
 
+import pytest
 from helpers.commands import ONE, made_up, run
 from rich.console import Console
 
@@ -50,3 +51,14 @@ def test_a_terminal_gets_a_table_that_fits(monkeypatch):
     monkeypatch.setattr(scoring, "score_permutations", lambda *_, **__: iter([many]))
     assert "22 more candidates" in run("score", *ONE, COLUMNS="40").stdout
     assert "28 more candidates" in run("score", *ONE, COLUMNS="70", FORCE_COLOR="1", NO_COLOR="1").stdout
+
+
+@pytest.mark.parametrize("command", ["rerank", "moi"])
+def test_a_narrow_ranking_cuts_passages_and_no_number(model, command):
+    long = "This passage is longer than a terminal of eighty columns, so that its end is cut off. " * 2
+    out = run(command, "-m", model, "-q", "What?", "-p", long, "-p", "That.", COLUMNS="80").stdout
+    head, *rows = [line for line in out.splitlines() if line[:1] in "┃│"]
+    assert "rank" in head and all(len(line) == 80 for line in [head, *rows])
+    assert any("…" in line for line in rows)
+    for line in rows:
+        assert all(cell.strip() and "…" not in cell for cell in line.strip("│").split("│")[:3])

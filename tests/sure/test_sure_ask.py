@@ -13,7 +13,8 @@ from rich.console import Console
 from sure_readers import script
 
 from fastreader import sure
-from fastreader.cli.tables.sure import answer_line, explain
+from fastreader.cli.asking import Answer
+from fastreader.cli.tables.sure import explain
 from fastreader.errors import ContextOverflowError
 
 ONE = ("-q", "Which river is in Cairo?", "-p", "The Nile is in Cairo.", "-p", "The Seine is in Paris.")
@@ -78,8 +79,8 @@ def test_another_methods_details_are_shown():
 
 
 def test_one_line():
-    assert rendered(answer_line(answered())) == "Which [river] is in Cairo? the Nile\n"
-    assert "(no answer)" in rendered(answer_line(answered(candidates="")))
+    assert rendered(Answer(answered().to_dict(), None).line()) == "Which [river] is in Cairo? the Nile\n"
+    assert "(no answer)" in rendered(Answer(answered(candidates="").to_dict(), None).line())
 
 
 @pytest.fixture

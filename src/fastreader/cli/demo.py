@@ -78,10 +78,10 @@ def _show_orders(screen: Screen, reader: Reader, example: Example, progress: boo
 
     _heading(screen, f"1. {example.question}")
     for place, passage in enumerate(example.passages, 1):
-        right = "  (has the answer)" if passage.is_gold else ""
+        right = "  (right)" if passage.is_gold else ""
         screen.print(Text(f"  {place}  {passage.text}{right}"))
     (scores,) = score_permutations(reader, [example], progress=progress)
-    screen.print("Probability of each answer after each order; the retriever's comes first, * marks the answer:")
+    screen.print("Probability of each answer (* the largest) after each order, the retriever's first:")
     screen.print(heat_map(scores, shaded=screen.color_system is not None and not screen.no_color))
     screen.print(Text(flips(scores), "bold"))
     return scores
@@ -107,15 +107,12 @@ def _show_bias(screen: Screen, reader: Reader, example: Example, retrieved: Perm
     for place, value in enumerate(bias, 1):
         screen.print(Text(f"  place {place}  {value:+.2f}  {('+' if value > 0 else '-') * round(20 * abs(value))}"))
     passages = arrange(example.passages, arranger)
-    (scores,) = score_permutations(reader, [replace(example, passages=passages)], permutations="identity")
+    arranged = [replace(example, passages=passages)]
+    (scores,) = score_permutations(reader, arranged, permutations="identity", progress=False)
     order = " ".join(str(example.passages.index(passage) + 1) for passage in passages)
     before, after = ((s.candidates[s.logprobs[0].argmax()], probabilities(s)[0].max()) for s in (retrieved, scores))
-    screen.print(
-        Text(
-            f"fr.arrange puts the passage that the retriever scores best at place {bias.index(max(bias)) + 1}, without "
-            f"running the reader: {order}."
-        )
-    )
+    best = bias.index(max(bias)) + 1
+    screen.print(Text(f"fr.arrange orders them {order}: the retriever's best at place {best}. No model runs for that."))
     screen.print(
         Text(f"Retriever's order: {before[0]!r} ({before[1]:.2f}). Arranged: {after[0]!r} ({after[1]:.2f}).", "bold")
     )

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 def ranked_table(ranked: Ranked) -> RenderableType:
     """Passages in reading order with utility, interval and P(best), and what it cost."""
-    table = Table(header_style="bold")
+    table = Table(header_style="bold", expand=True)  # so that only the passages are cut
     for name in ("place", "rank", "utility", "interval", "P(best)", "score"):
         table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("passage", no_wrap=True, overflow="ellipsis")
+    table.add_column("passage", no_wrap=True, overflow="ellipsis", ratio=1)
     for place, p in enumerate(ranked, 1):
         text = Text(" ".join(f"{p.passage.title} {p.passage.text}".split()), overflow="ellipsis")
         if p.utility is None:

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 def reranked_table(ranked: Reranked) -> RenderableType:
     """Passages by relevance, with the value it was made of, and what it cost."""
-    table = Table(header_style="bold")
+    table = Table(header_style="bold", expand=True)  # so that only the passages are cut
     for name in ("relevance", "value", "rank"):
         table.add_column(name, justify="right", no_wrap=True, min_width=len(name))
-    table.add_column("passage", no_wrap=True, overflow="ellipsis")
+    table.add_column("passage", no_wrap=True, overflow="ellipsis", ratio=1)
     for result in ranked:
         text = Text(" ".join(f"{result.passage.title} {result.passage.text}".split()), overflow="ellipsis")
         value = "" if result.value is None else f"{result.value:.3f}"

@@ -32,12 +32,6 @@ def explain(result: Result) -> RenderableType:
     return Group(*parts, *_notes(result.notes), costs_table(result.costs))
 
 
-def answer_line(result: Result) -> Text:
-    """Question and answer on one line."""
-    line = Text(f"{result.question} ", style="bold")
-    return line.append(result.answer or "(no answer)", style="green" if result.answer else "yellow")
-
-
 def _heading(result: Result) -> Text:
     heading = Text("Question: ").append(result.question, style="bold")
     heading.append("\nAnswer:   ").append(result.answer or "(none)", style="bold green" if result.answer else "yellow")
