@@ -1,46 +1,8 @@
-// The kernels compiled for AVX2 with products of int16 (AVX-VNNI), for which alone they are.
-#include <cmath>
-#include <cstdint>
-#include <cstring>
-#include <limits>
-#include <type_traits>
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
-
-#include "block_layout.h"
-#include "kernels.h"
-
-#include "inline.h"
+// The kernels compiled for AVX2 with products of int16 (AVX-VNNI), and only those.
+#define FR_ISA avx2_vnni
+#define FR_TARGET "avx2,fma,avxvnni"
 #define FR_WIDTH 8
 #define FR_ROWS 4
-#define FR_AVX512 0
-#define FR_BF16 0
 #define FR_VNNI 1
 #define FR_PRODUCTS_ONLY 1
-#define FR_NEON 0
-#define FR_AMX 0
-
-#if defined(__x86_64__)
-#if defined(__clang__)
-#pragma clang attribute push(__attribute__((target("avx2,fma,avxvnni"))), apply_to = function)
-#else
-#pragma GCC target("avx2,fma,avxvnni")
-#endif
-
-namespace fastreader {
-namespace {
-#include "kernels.inl"
-} // namespace
-
-const Kernels* kernels_avx2_vnni(Mode mode) { return table(mode); }
-} // namespace fastreader
-
-#if defined(__clang__)
-#pragma clang attribute pop
-#endif
-#else
-namespace fastreader {
-const Kernels* kernels_avx2_vnni(Mode) { return nullptr; }
-} // namespace fastreader
-#endif
+#include "kernels_isa.inl"
