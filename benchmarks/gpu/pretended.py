@@ -22,7 +22,7 @@ from fastreader.ops.linear import torch_impl
 
 META = torch.device("meta")
 _KERNELS = ("tree_attention", "decode_attention", "linear_logprob", "merge_state", "pointwise", "causal_conv")
-_RECURRENT = ("pairs", "channel_pairs", "chunks", "selective_scan", "linear_recurrence")
+_RECURRENT = ("pairs", "chunks", "selective_scan", "linear_recurrence")
 
 
 @contextmanager
@@ -76,8 +76,9 @@ class _Kernel:
     def __getitem__(self, grid: Any) -> Any:
         return self._launch
 
-    def _launch(self, first: Tensor, *others: Any, **named: Any) -> None:
+    def _launch(self, *given: Any, **named: Any) -> None:
         if self.launches is not None:
+            first = next(iter((*given, *named.values())))
             self.launches.calls.append((self.name, tuple(first.shape)))
 
     def multiply(self, left: Tensor, right: Tensor, sum: Tensor | None = None) -> Tensor:

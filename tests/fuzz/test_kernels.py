@@ -275,7 +275,9 @@ def test_decoder_layer(drawn, data):
                 bounds[i] *= 2 * max(1.0, *(float(angle.abs().max()) for angle in angles if angle.numel()), 0.0)
     for mine, theirs, bound in zip(got, want, bounds, strict=True):
         near(mine, theirs, precision, bound)
-    rest = norm, epsilon, plain["inner"], "silu", plain["down"]
-    expected = decoder_layer_out_reference(stream, attended, plain["out"], *rest)
-    decoder_layer_out(stream, attended, weights["out"], norm, epsilon, weights["inner"], "silu", weights["down"])
+    rest = {"norm": norm, "epsilon": epsilon, "activation": "silu"}
+    expected = decoder_layer_out_reference(
+        stream, attended, plain["out"], inner=plain["inner"], down=plain["down"], **rest
+    )
+    decoder_layer_out(stream, attended, weights["out"], inner=weights["inner"], down=weights["down"], **rest)
     near(stream, expected, precision)

@@ -87,5 +87,5 @@ def test_texts_that_are_continued_wait_for_nothing() -> None:
 def test_the_pairs_of_a_pass_take_what_is_planned():
     heads, gate = on_meta(7, 3, 16), on_meta(7, 3)
     with pretended(), launching():
-        made = pairs(heads, heads, gate, gate, on_meta(1, 2), triton_chunks.CHUNK, 1.0, None)
+        made = pairs(heads, heads, gate, gate, on_meta(1, 2), chunk=triton_chunks.CHUNK)
     assert sum(t.nbytes for t in made) == 7 * recurrent_bytes_per_token([], 0, 3)

@@ -9,7 +9,6 @@ import torch
 from compile_case import NAMES, Case
 
 from fastreader.ops.causal_conv import triton as conv
-from fastreader.ops.recurrent import triton_channel_pairs as channel_pairs
 from fastreader.ops.recurrent import triton_chunks as chunks
 from fastreader.ops.recurrent import triton_linear_recurrence as recurrence
 from fastreader.ops.recurrent import triton_pairs as pairs
@@ -44,16 +43,17 @@ def _case(
 def pairs_case(target: int, op: str, size: int, dtype: torch.dtype, normed: bool = False) -> Case:
     """Return the case of the products within chunks."""
     types = {"gate_ptr": "*fp32", "beta_ptr": "*fp32", "chunk_ptr": "*i32"} | PAIRS | NUMBERS
-    constants: dict[str, Any] = {"GROUPS": 2, "NORMED": normed, "D": size}
-    name, operands = f"pairs-{op}-{size}", "query key"
-    if op == "channels":
-        kernel, options = channel_pairs.channel_pairs_kernel, pairs.options(size, chunks.CHUNK)
-        return _case(name, kernel, target, dtype, operands, types, constants, options)
+    channels = op == "channels"
+    constants: dict[str, Any] = {"GROUPS": 2, "NORMED": normed, "D": size, "CHANNELS": channels}
+    if not channels:
+        constants["stride_gate_head"] = 1
     if op == "linear":
         types = {key: value for key, value in types.items() if key not in ("beta_ptr", "system_ptr")}
         constants |= {"beta_ptr": None, "system_ptr": None}
-    options = pairs.options(size, chunks.CHUNK)
-    return _case(name, pairs.pairs_kernel, target, dtype, operands, types, constants, options, matrix=True)
+    options, name = pairs.options(size, chunks.CHUNK), f"pairs-{op}-{size}"
+    return _case(
+        *(name, pairs.pairs_kernel, target, dtype, "query key", types, constants, options), matrix=not channels
+    )
 
 
 def chunks_case(target: int, op: str, size: int, dtype: torch.dtype, normed: bool = False) -> Case:
@@ -66,7 +66,7 @@ def chunks_case(target: int, op: str, size: int, dtype: torch.dtype, normed: boo
     if op == "linear":
         del types["system_ptr"]
         constants["system_ptr"] = None
-    options = chunks.options(target, size, size, op != "linear", channels)
+    options = chunks.options(target, size, size, delta=op != "linear", channels=channels)
     few_rows = options["BLOCK_DV"] < 64
     return _case(
         *(f"chunks-{op}-{size}", chunks.chunks_kernel, target, dtype, "query key value out", types, constants, options),

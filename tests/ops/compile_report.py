@@ -97,10 +97,12 @@ class Compiled:
         return faults
 
 
-def options_of(config: attention.Config | logprob.Config | decode.Config) -> dict[str, int]:
+def options_of(
+    config: attention.TreeAttentionConfig | logprob.LinearLogprobConfig | decode.DecodeAttentionConfig,
+) -> dict[str, int]:
     """Return compiler options, as the launchers pass them."""
     options = {"num_warps": config.num_warps, "num_stages": config.num_stages}
-    return options if config.max_registers is None else options | {"maxnreg": config.max_registers}
+    return options if not config.max_registers else options | {"maxnreg": config.max_registers}
 
 
 def attention_case(
@@ -113,7 +115,7 @@ def attention_case(
     terms: bool = False,
     packed: int | None = None,
     split: bool = False,
-    config: attention.Config | None = None,
+    config: attention.TreeAttentionConfig | None = None,
 ) -> Case:
     """Return a case of tree_attention.
 
@@ -129,7 +131,7 @@ def attention_case(
     variant = variant or terms
     packed = packed or (3 if variant else 1)
     rows = 1 if decode else 4096
-    config = config or attention.default_config(target, size, dtype, rows, terms, not variant, split)
+    config = config or attention.default_config(target, size, dtype, rows, terms=terms, plain=not variant, split=split)
     split = config.split
     value_size = min(max(size - 8, 8) if variant else size, 512)
     block_d, block_rest = attention_launch.head_blocks(size)
@@ -192,11 +194,13 @@ def logprob_case(
     width: int = 576,
     rows: int = 4096,
     terms: int = 1,
-    config: logprob.Config | None = None,
+    config: logprob.LinearLogprobConfig | None = None,
 ) -> Case:
     """Return a case of linear_logprob as a pass calls it, with arg-max. With `stats` also entropy, bias and labels."""
     rows = 1 if few else rows
-    config = config or logprob.default_config(target, dtype, rows, capped, width, stats, terms)
+    config = config or logprob.default_config(
+        target, dtype, rows, capped=capped, width=width, entropy=stats, terms=terms
+    )
     element = NAMES[dtype]
     types = {"hidden_ptr": f"*{element}", "weight_ptr": f"*{element}", "target_ptr": "*i64", "picked_ptr": "*fp32"}
     types |= {"max_ptr": "*fp32", "sum_ptr": "*fp32", "argmax_ptr": "*i32"}

@@ -56,5 +56,6 @@ class Case:
     def after(self) -> Tensor:
         stream = self.stream.clone()
         out, inner, down = (self.weights[name] for name in ("out", "inner", "down"))
-        decoder_layer_out(stream, self.attended, out, self.second, EPSILON, inner, "silu", down)
+        rest = {"norm": self.second, "epsilon": EPSILON, "inner": inner, "activation": "silu", "down": down}
+        decoder_layer_out(stream, self.attended, out, **rest)
         return stream

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from fastreader.errors import InputError, UnsupportedImplementationError
 from fastreader.ops import extension
-from fastreader.ops.decode_attention import Ranges, decode_attention, status
+from fastreader.ops.decode_attention import Ranges, decode_attention
+from fastreader.ops.serving import serving
 from fastreader.ops.tree_attention import tree_attention
 
 needs_extension = pytest.mark.skipif(extension.why_missing() is not None, reason=str(extension.why_missing()))
@@ -222,4 +223,4 @@ def test_named_implementations_run_or_raise():
     double = operands(torch.float64, 1, 4, 2, 16, 16, (10,), seed=0)
     with pytest.raises(UnsupportedImplementationError, match="cannot run"):
         decode_attention(*double, ranges_of([(0, 0, 10)]), scale=1.0, impl="cpu")
-    assert {s.implementation for s in status()} <= {"cpu", "reference", "triton", "torch"}
+    assert {s.implementation for s in serving()["decode_attention"]} <= {"cpu", "reference", "triton", "torch"}

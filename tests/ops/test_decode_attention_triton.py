@@ -26,10 +26,11 @@ def test_random_ranges(seed: int) -> None:
     options = options_of(rng, query)
     want = golden(query, keys, values, ranges, options)
     close(decode_attention(query, keys, values, ranges, **options, impl="triton"), want)
-    named = [options.get(name) for name in ("window", "chunk", "softcap", "sinks", "slopes", "positions")]
     tables = ranges.tensors(len(query), list(map(len, keys)))
     got = decode_attention_triton(
-        *(query, keys, values, tables, ranges.longest, options["scale"], *named),
+        *(query, keys, values, tables),
+        longest=ranges.longest,
+        **options,
         config=DecodeAttentionConfig(16, 4, 1),
         num_splits=int(rng.integers(2, 6)),
     )

@@ -44,8 +44,8 @@ def reference(case: Case) -> tuple[tuple[Tensor, Tensor, Tensor], Tensor]:
         head_norms=norms,
         angles=case.angles,
     )
-    rest = case.second, EPSILON, plain["inner"], "silu", plain["down"]
-    return before, decoder_layer_out_reference(case.stream, case.attended, plain["out"], *rest)
+    rest = {"norm": case.second, "epsilon": EPSILON, "inner": plain["inner"], "activation": "silu"}
+    return before, decoder_layer_out_reference(case.stream, case.attended, plain["out"], down=plain["down"], **rest)
 
 
 @pytest.mark.parametrize(("biases", "norms"), [(False, "none"), (True, "head"), (True, "flat")])

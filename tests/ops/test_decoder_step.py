@@ -107,7 +107,8 @@ class Step:
                 softcap=self.shape.softcap,
             )
             rows = attended.to(query.dtype).flatten(1)
-            decoder_layer_out(stream, rows, layer.out, layer.second, EPSILON, layer.inner, "silu", layer.down)
+            rest = {"norm": layer.second, "epsilon": EPSILON, "inner": layer.inner, "activation": "silu"}
+            decoder_layer_out(stream, rows, layer.out, down=layer.down, **rest)
         return stream, keys
 
 

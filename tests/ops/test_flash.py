@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +12,8 @@ from forests import attention_inputs, forest, random_forest
 from torch import Tensor
 
 from fastreader.errors import InputError, UnsupportedImplementationError
-from fastreader.ops.tree_attention import AttentionPlan, flash, status, tree_attention
+from fastreader.ops.serving import serving
+from fastreader.ops.tree_attention import AttentionPlan, flash, tree_attention
 from fastreader.ops.tree_attention.cascade import cascade
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks" / "gpu"))
@@ -21,16 +21,16 @@ sys.path.append(str(Path(__file__).parents[2] / "benchmarks" / "gpu"))
 from gpu_workloads import WORKLOADS
 
 
-def standin(q: Tensor, k: Tensor, v: Tensor, at_q: Tensor, at_k: Tensor, *others: Any) -> tuple[Tensor, Tensor]:
+def standin(q: Tensor, k: Tensor, v: Tensor, tables: flash.Tables, scale: float) -> tuple[Tensor, Tensor]:
     """Attention of ranges as flash_attn_varlen_func defines it: causal aligned bottom right, lse [Hq, N]."""
-    longest_q, longest_k, scale, causal = others
+    (at_q, at_k), (longest_q, longest_k) = tables.bounds, tables.longest
     groups = q.shape[1] // k.shape[1]
     out, lse = torch.zeros_like(q), torch.full((q.shape[1], len(q)), float("-inf"))
     assert int(at_q.diff().max()) == longest_q and int(at_k.diff().max()) == longest_k
     for a, b, c, d in zip(*(at.tolist()[s] for at in (at_q, at_k) for s in (slice(-1), slice(1, None))), strict=True):
         keys, values = (tensor[c:d].repeat_interleave(groups, 1) for tensor in (k, v))
         scores = torch.einsum("qhd,khd->hqk", q[a:b], keys) * scale
-        if causal:
+        if tables.causal:
             late = torch.arange(d - c)[None, :] > torch.arange(b - a)[:, None] + (d - c) - (b - a)
             scores = scores.masked_fill(late, float("-inf"))
         lse[:, a:b] = scores.logsumexp(-1)
@@ -113,5 +113,5 @@ def test_subtrees_that_are_none() -> None:
 
 
 def test_status_names_the_engine() -> None:
-    (serving,) = [each for each in status() if each.implementation == "flash"]
-    assert "PyTorch's FlashAttention-2" in serving.why
+    (found,) = [each for each in serving()["tree_attention"] if each.implementation == "flash"]
+    assert "PyTorch's FlashAttention-2" in found.why

@@ -8,7 +8,8 @@ from cpu_cases import available, operand, quantised, worst
 
 from fastreader.errors import InputError, UnsupportedImplementationError
 from fastreader.ops import extension
-from fastreader.ops.linear_logprob import linear_logprob, linear_logprob_stats, status
+from fastreader.ops.linear_logprob import linear_logprob, linear_logprob_stats
+from fastreader.ops.serving import serving
 
 pytestmark = pytest.mark.skipif(not available(), reason=f"no C++ extension: {extension.why_missing()}")
 MODES = ("float32", "bfloat16", "bf16x3", "bf16x2")
@@ -130,7 +131,7 @@ def test_refusals():
     with pytest.raises(UnsupportedImplementationError, match=r"got torch\.float64"):
         linear_logprob(hidden.double(), weight.double(), target, impl="cpu")
     assert linear_logprob(hidden.double(), weight.double(), target).dtype == torch.float64
-    assert status()[0].implementation == "cpu"
+    assert serving()["linear_logprob"][0].implementation == "cpu"
 
 
 @pytest.mark.parametrize("mode", ["float32", "bfloat16"])

@@ -45,9 +45,9 @@ def check(
     offset = (torch.randn((vocabulary, 2), generator=generator) + shift).to(dtype)[:, 1] if bias else None
     labels = torch.tensor([[vocabulary - 1, 0, vocabulary // 2, 0]] * 2).T[:, 0]
     config = None if block is None else LinearLogprobConfig(*block)
-    got = linear_logprob_triton(
-        hidden, weight, target, offset, softcap, scale, labels, config=config, num_splits=num_splits
-    )
+    options: dict[str, Any] = {"bias": offset, "softcap": softcap, "scale": scale}
+    options |= {"config": config, "num_splits": num_splits}
+    got = linear_logprob_triton(hidden, weight, target, labels=labels, **options)
     assert got.label_logprob is not None
     wide = [t if t is None else t.double() for t in (hidden, weight, offset)]
     golden = linear_logprob_reference(wide[0], wide[1], target, wide[2], softcap, scale)
@@ -63,13 +63,7 @@ def check(
         everywhere = torch.full_like(target, label)
         near, exact = (linear_logprob_reference(h, w, everywhere, b, softcap, scale)[0] for h, w, b in (single, wide))
         assert_as_exact_as_eager(f"label {label}", got.label_logprob[:, column], near, exact, logits)
-    lean = linear_logprob_triton(
-        *(hidden, weight, target, offset, softcap, scale),
-        entropy=False,
-        argmax=False,
-        config=config,
-        num_splits=num_splits,
-    )
+    lean = linear_logprob_triton(hidden, weight, target, entropy=False, argmax=False, **options)
     assert torch.equal(lean.logprob, got.logprob)
     assert len(lean.entropy) == len(lean.argmax) == 0
     assert lean.label_logprob is None
@@ -133,14 +127,23 @@ def test_random_cases_grouped_swapped_and_joined(monkeypatch: pytest.MonkeyPatch
         hidden, weight = torch.randn(rows, width), torch.randn(vocabulary, width) * width**-0.5
         bias = torch.randn(vocabulary) if seed % 3 == 0 else None
         target, labels = torch.randint(0, vocabulary, (rows,)), torch.randint(0, vocabulary, (2,))
-        others = (target, bias, (None, 5.0)[seed % 5 == 0], (1.0, 0.25, -1.5)[seed % 7 % 3], labels)
-        config = triton.DecodeAttentionConfig(16, (16, 32)[seed % 2], 16, 4, 2, swapped=seed % 4 > 1)
+        softcap, scale = (None, 5.0)[seed % 5 == 0], (1.0, 0.25, -1.5)[seed % 7 % 3]
+        config = triton.LinearLogprobConfig(16, (16, 32)[seed % 2], 16, 4, 2, swapped=seed % 4 > 1)
         got = triton.linear_logprob_triton(
-            hidden, weight, *others, config=config, num_splits=int(rng.integers(1, 5)), entropy=seed % 2 == 0
+            hidden,
+            weight,
+            target,
+            bias=bias,
+            softcap=softcap,
+            scale=scale,
+            labels=labels,
+            config=config,
+            num_splits=int(rng.integers(1, 5)),
+            entropy=seed % 2 == 0,
         )
         wide = (None if tensor is None else tensor.double() for tensor in (hidden, weight, bias))
         hidden, weight, bias = wide  # type: ignore[assignment]
-        want = linear_logprob_reference(hidden, weight, target, bias, *others[2:])
+        want = linear_logprob_reference(hidden, weight, target, bias, softcap, scale, labels=labels)
         assert got.label_logprob is not None and want.label_logprob is not None
         pairs = [(got.logprob, want.logprob), (got.logsumexp, want.logsumexp), (got.label_logprob, want.label_logprob)]
         pairs += [(got.entropy, want.entropy)] * (seed % 2 == 0)
@@ -155,14 +158,14 @@ def test_tiles_loaded_by_descriptors(rows: int, swapped: bool, monkeypatch: pyte
 
     generator = torch.Generator().manual_seed(rows)
     hidden, weight = (torch.randn(count, 56, generator=generator).half() for count in (rows, 150))
-    arguments = (hidden, weight, torch.arange(rows), None, None, 0.3)
-    config = triton.DecodeAttentionConfig(16, 32, 16, 4, 2, swapped=swapped)
-    by_pointers = triton.linear_logprob_triton(*arguments, config=config, num_splits=2)
+    arguments = (hidden, weight, torch.arange(rows))
+    config = triton.LinearLogprobConfig(16, 32, 16, 4, 2, swapped=swapped)
+    by_pointers = triton.linear_logprob_triton(*arguments, scale=0.3, config=config, num_splits=2)
     made = []
     honest = triton.TensorDescriptor.from_tensor
     monkeypatch.setattr(triton.TensorDescriptor, "from_tensor", lambda *given: made.append(1) or honest(*given))
     monkeypatch.setattr(triton, "_TMA_TARGETS", (80,))
-    described = triton.linear_logprob_triton(*arguments, config=config, num_splits=2)
+    described = triton.linear_logprob_triton(*arguments, scale=0.3, config=config, num_splits=2)
     assert len(made) == 2
     for mine, other in zip(described[:4], by_pointers[:4], strict=True):
         assert torch.equal(mine, other)
@@ -230,6 +233,6 @@ def test_opcheck() -> None:
     assert callable(linear_logprob_triton)  # importing it registers the op
     hidden, weight, target = torch.randn(5, 24), torch.randn(70, 24), torch.tensor([3, 0, 69, 1, 1])
     for bias, labels, stats in ((None, None, False), (torch.randn(70), torch.tensor([1, 2]), True)):
-        config = [16, 32, 16, 4, 2, int(stats)]
-        arguments = (hidden, None, weight, target, bias, labels, 1.0, 2.0, stats, True, 2, 2, config, None)
+        config = [16, 32, 16, 4, 2, 0, int(stats)]
+        arguments = (hidden, None, weight, target, bias, labels, 1.0, 2.0, stats, True, 2, 2, config)
         torch.library.opcheck(torch.ops.fastreader.linear_logprob_triton.default, arguments)

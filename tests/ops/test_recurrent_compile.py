@@ -51,7 +51,7 @@ def launch(op: str, size: int, seed: int) -> None:
         "selective_scan": (zeros(size, SIZE), zeros(size, SIZE), zeros(SIZE, 16), zeros(size, 16), zeros(size, 16)),
         "linear_recurrence": (zeros(size, SIZE), zeros(size, SIZE)),
     }[op]
-    SCANS[op.replace("kimi", "gated")](*operands, plan, None)
+    SCANS[op.replace("kimi", "gated")](*operands, plan, initial=None)
 
 
 @pytest.mark.parametrize("op", CASES)

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from fastreader.core.tree import PrefixTree
 from fastreader.errors import InputError, UnsupportedImplementationError
 from fastreader.ops import extension
-from fastreader.ops.tree_attention import AttentionPlan, status, tree_attention
+from fastreader.ops.serving import serving
+from fastreader.ops.tree_attention import AttentionPlan, tree_attention
 
 pytestmark = pytest.mark.skipif(not available(), reason=f"no C++ extension: {extension.why_missing()}")
 
@@ -147,7 +148,7 @@ def test_auto_picks_the_kernel_and_reports_it():
     query, key, value = inputs(0, 2, 2)
     by_kernel = tree_attention(query, key, value, subtree_end, scale=1.0, impl="cpu")
     assert torch.equal(tree_attention(query, key, value, subtree_end, scale=1.0), by_kernel)
-    assert status()[0].implementation == "cpu"
+    assert serving()["tree_attention"][0].implementation == "cpu"
 
 
 def test_errors(monkeypatch):
@@ -177,7 +178,7 @@ def test_without_the_extension(monkeypatch):
         tree_attention(query, key, value, subtree_end, scale=1.0, impl="cpu")
     by_torch = tree_attention(query, key, value, subtree_end, scale=1.0, impl="torch")
     assert torch.equal(tree_attention(query, key, value, subtree_end, scale=1.0), by_torch)
-    assert status()[0].implementation == "torch"
+    assert serving()["tree_attention"][0].implementation == "torch"
 
 
 def arguments(tree, mode="float32", window=None, heads=(None, None)):

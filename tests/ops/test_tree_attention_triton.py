@@ -290,6 +290,6 @@ def test_opcheck(window: int | None) -> None:
     positions = (inputs.query_positions, inputs.key_positions) if window else (None, None)
     tensors = (inputs.query, inputs.key, inputs.value, inputs.subtree_end, inputs.query_node, *positions, *tables[:3])
     for return_lse, num_splits in ((True, 1), (False, 2)):
-        config = (return_lse, num_splits, [*TreeAttentionConfig(32, 16, 4, 2)[:4], 0, 0], None)
+        config = (return_lse, num_splits, list(TreeAttentionConfig(32, 16, 4, 2)))
         options = (inputs.scale, window, None, torch.ones(3), torch.rand(3) if window else None)
         torch.library.opcheck(torch.ops.fastreader.tree_attention_triton.default, (*tensors, *options, *config))

@@ -75,11 +75,11 @@ def test_another_tree_compiles_nothing(asked: dict[str, Any], decode: bool, wind
 def launch_logprob(rows: int, vocabulary: int, labels: int, num_splits: int) -> None:
     from fastreader.ops.linear_logprob.triton import default_config, linear_logprob_triton
 
-    config = default_config(90, torch.bfloat16, 4096, False)
+    config = default_config(90, torch.bfloat16, 4096, capped=False)
     hidden, weight = torch.zeros(rows, 64, dtype=torch.bfloat16), torch.zeros(vocabulary, 64, dtype=torch.bfloat16)
     target = torch.zeros(rows + 1, dtype=torch.int64)[1:]  # 8 bytes off any wider alignment
     wanted = torch.zeros(labels, dtype=torch.int64)
-    linear_logprob_triton(hidden, weight, target, None, None, 1.0, wanted, config=config, num_splits=num_splits)
+    linear_logprob_triton(hidden, weight, target, labels=wanted, config=config, num_splits=num_splits)
 
 
 def test_another_batch_compiles_nothing(asked: dict[str, Any]) -> None:

@@ -84,27 +84,10 @@ def _versions() -> dict[str, str]:
 
 
 def _operators() -> dict[str, str]:
-    from fastreader.ops.decode_attention import status as decode_attention_status
-    from fastreader.ops.decoder_layer import status as decoder_layer_status
-    from fastreader.ops.decoder_step import status as decoder_step_status
-    from fastreader.ops.linear import status as linear_status
-    from fastreader.ops.linear_logprob import status as linear_logprob_status
-    from fastreader.ops.pointwise import status as pointwise_status
-    from fastreader.ops.recurrent import status as recurrent_status
-    from fastreader.ops.tree_attention import status as tree_attention_status
+    from fastreader.ops.serving import serving
 
-    served = {
-        "tree_attention": tree_attention_status,
-        "linear": linear_status,
-        "decoder_layer_in, decoder_layer_out": decoder_layer_status,
-        "decoder_step": decoder_step_status,
-        "linear_logprob": linear_logprob_status,
-        "decode_attention": decode_attention_status,
-        "rms_norm, rotary, gate": pointwise_status,
-        "gated_delta_rule, linear_attention, causal_conv": recurrent_status,
-    }
     return {
-        f"{name}, {serving.device}": f"{serving.implementation}: {serving.why}"
-        for name, status in served.items()
-        for serving in status()
+        f"{name}, {each.device}": f"{each.implementation}: {each.why}"
+        for name, by_device in serving().items()
+        for each in by_device
     }

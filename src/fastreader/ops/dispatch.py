@@ -1,36 +1,20 @@
-"""Which implementation of an op serves a call: the one place that checks and chooses `impl`."""
+"""Choose the implementation that serves a call: the one place that checks `impl`."""
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
 
 from torch import Tensor
 
 from fastreader.errors import UnsupportedImplementationError
-from fastreader.ops import extension, triton_support
+from fastreader.ops import triton_support
 
 IMPLEMENTATIONS = ("auto", "reference", "torch", "cpu", "triton", "flash")
 
-# What served earlier calls of "auto", by the op and all that its checks and its choice depend on. The layers of a pass
-# call an op with operands alike, and each check takes the host microseconds. Calls that record gradients are not kept.
+# The implementation that earlier calls of "auto" got, by the op and all that its checks and its choice depend on. The
+# layers of a pass call an op with similar operands, and each check takes microseconds. Calls that record gradients are
+# not kept.
 SERVED: dict[tuple[Hashable, ...] | None, str] = {}
-
-
-@dataclass(frozen=True)
-class Serving:
-    """The implementation that `impl="auto"` picks on a device.
-
-    Attributes:
-        device: device type and, if it matters, dtypes.
-        implementation: name, as `impl` takes it.
-        why: reason, one sentence.
-    """
-
-    device: str
-    implementation: str
-    why: str
 
 
 def choose(
@@ -68,18 +52,3 @@ def choose(
         if why is not None:
             raise UnsupportedImplementationError(f"{op}: impl {impl!r} cannot run here: {why}")
     return impl
-
-
-def cpu_serving(device: str = "cpu (float32, bfloat16)", otherwise: str = "torch") -> Serving:
-    """Return the implementation that "auto" picks on the CPU; `otherwise` serves without the C++ extension."""
-    missing = extension.why_missing()
-    if missing is not None:
-        return Serving(device, otherwise, missing)
-    return Serving(device, "cpu", f"C++ kernels, up to {extension.best_instruction_set()} on this machine")
-
-
-def cuda_serving(dtypes: str = "float32, float16, bfloat16") -> Serving:
-    """Return the implementation that "auto" picks on a CUDA device for inputs of these types."""
-    if importlib.util.find_spec("triton") is None:
-        return Serving("cuda", "torch", "the triton package is not installed")
-    return Serving(f"cuda ({dtypes})", "triton", "Triton kernels, from compute capability 8.0; torch below it")

@@ -23,7 +23,7 @@ HOW_TO_GET = (
 
 @cache
 def why_missing() -> str | None:
-    """Load the extension, which registers its kernels; return None, or the reason why it is missing."""
+    """Load the extension, which registers its kernels, and return None or the reason why it is missing."""
     try:
         importlib.import_module(_NAME)
     except ImportError as error:
@@ -32,7 +32,7 @@ def why_missing() -> str | None:
 
 
 def why_not(tensor: Tensor, dtypes: Collection[torch.dtype] = (torch.float32, torch.bfloat16)) -> str | None:
-    """Return why the C++ kernels cannot take this tensor here, or None if they can; `dtypes` are those of the op."""
+    """Return why the C++ kernels of an op for `dtypes` cannot take this tensor here, or None if they can."""
     missing = why_missing()
     if missing is not None:
         return missing
@@ -53,10 +53,10 @@ def instruction_set() -> str:
 
 
 def instruction_sets() -> list[str]:
-    """Return the instruction sets of this machine that have kernels; the extension must be loaded."""
+    """Return the instruction sets of this machine that have kernels, from the loaded extension."""
     return list(importlib.import_module(_NAME).isas())
 
 
 def best_instruction_set() -> str:
-    """Return the best instruction set of this machine that has kernels; the extension must be loaded."""
+    """Return the best instruction set of this machine that has kernels, from the loaded extension."""
     return str(importlib.import_module(_NAME).best_isa())

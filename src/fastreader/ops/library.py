@@ -12,7 +12,7 @@ Fake = TypeVar("Fake", bound=Callable[..., Any])
 
 
 def define(schema: str) -> Callable[[Fake], Fake]:
-    """Define the op ``fastreader::<schema>``; the decorated function makes its results without data (the fake)."""
+    """Define the op ``fastreader::<schema>``, whose results the decorated function makes without data (the fake)."""
     LIBRARY.define(schema)  # type: ignore[no-untyped-call]
 
     def register(fake: Fake) -> Fake:

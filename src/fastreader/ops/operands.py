@@ -22,7 +22,7 @@ def name_of(dtype: torch.dtype) -> str:
 def check_operands(
     op: str, operands: Mapping[str, Tensor | None], dtypes: Collection[torch.dtype] | None = None
 ) -> None:
-    """Check that operands lie on the device of the first one, and that none requires a gradient.
+    """Check that operands are on the device of the first one, and that no operand requires a gradient.
 
     Each must have one of `dtypes`; None is the dtype of the first operand, an empty collection allows any.
     """
@@ -48,10 +48,11 @@ def check_indices(
     tensor: Tensor,
     length: int | None,
     device: torch.device,
+    *,
     dtypes: Collection[torch.dtype] = (torch.int32,),
     below: int | None = None,
 ) -> None:
-    """Check a vector of integers on a device; None allows any length. With `below` they must be in [0, below)."""
+    """Check a vector of integers on a device, of any length if None, and in [0, below) if `below` is given."""
     fits = tensor.dim() == 1 and (length is None or len(tensor) == length)
     if tensor.dtype not in dtypes or not fits or tensor.device != device:
         wanted = f"{' or '.join(map(name_of, dtypes))} [{length if length is not None else 'L'}] on {device}"
@@ -85,7 +86,7 @@ def check_heads(op: str, query: Tensor, keys: Mapping[str, Tensor], values: Mapp
 
 
 def check_head_values(op: str, name: str, values: Tensor, query: Tensor) -> Tensor:
-    """Check one number for each head of query [Tq, Hq, D]; return them in float32, or float64 for a float64 query."""
+    """Check one number for each head of query [Tq, Hq, D], and return them in float32 (float64 for a float64 query)."""
     heads = query.shape[1]
     if values.shape != (heads,) or not values.is_floating_point():
         got = f"{name_of(values.dtype)} {list(values.shape)}"

@@ -1,4 +1,4 @@
-"""Arrays that go to a device together: one buffer, one copy, for which the host does not wait."""
+"""Copy arrays to a device together: one buffer, one copy, for which the host does not wait."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Array = npt.NDArray[Any]
 
 
 class Upload:
-    """Arrays to copy to a device when the first of them is needed there; on the CPU they are shared, not copied.
+    """Arrays to copy to a device together when the first of them is needed there, or to share on the CPU.
 
     A pass needs a dozen small tables. Copied one by one from pageable memory, each makes the host wait.
 
@@ -58,12 +58,13 @@ class Upload:
         self._waiting.clear()
 
     def _arrive(self, buffer: Tensor) -> Tensor:
-        """Return a buffer of the host on the device; pinned memory is used again only after the copy."""
+        """Return a buffer of the host on the device, without waiting for the copy."""
+        # PyTorch uses pinned memory again only after the copy.
         return buffer.to(self.device, non_blocking=True)
 
 
 class MisfitError(Exception):
-    """Arrays of another layout than those that a `StaticUpload` began with."""
+    """Raised when arrays do not have the layout that a `StaticUpload` began with."""
 
 
 class StaticUpload(Upload):

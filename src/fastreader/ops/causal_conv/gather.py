@@ -7,9 +7,9 @@ from torch import Tensor
 
 
 def rows_at(input: Tensor, initial: Tensor | None, places: Tensor) -> Tensor:
-    """Return the rows [..., C] of inputs [T, C] and `initial` [S, n, C] at places [...]; zeros for -1.
+    """Return the rows [..., C] of inputs [T, C] and `initial` [S, n, C] at places [...].
 
-    Places are numbered as `core.chains.nearest_ancestors` does.
+    Place -1 gives zeros. Places are numbered as `core.chains.nearest_ancestors` does.
     """
     found = input[places.clamp_min(0)].masked_fill_((places < 0)[..., None], 0)
     if initial is None or not len(initial):

@@ -9,7 +9,7 @@ from torch import Tensor
 def causal_conv_reference(
     input: Tensor, weight: Tensor, ancestors: Tensor, bias: Tensor | None, initial: Tensor | None
 ) -> Tensor:
-    """Return the convolution [T, C] in float32, or float64 if an input has it; arguments are those of `causal_conv`."""
+    """Return the convolution [T, C] for the arguments of `causal_conv`, in float32, or float64 if an input has it."""
     dtype = torch.promote_types(torch.promote_types(input.dtype, weight.dtype), torch.float32)
     before = input[:0] if initial is None else initial.flatten(0, 1)
     out = torch.zeros(input.shape, dtype=dtype, device=input.device)

@@ -70,16 +70,24 @@ def causal_conv_triton(
     initial: Tensor | None,
     silu: bool = False,
 ) -> Tensor:
-    """Return the convolution [T, C], with the activation if `silu`; the other arguments are those of `causal_conv`."""
+    """Return the convolution [T, C] for the arguments of `causal_conv`, with the activation if `silu`."""
     tokens, channels = input.shape
     # The interpreter truncates when it casts to bfloat16, so there the output is wider.
     out = torch.empty((tokens, channels), dtype=torch.float32 if interpreting() else input.dtype, device=input.device)
     if out.numel():
         grid = (ceil_div(tokens, OPTIONS["BLOCK_T"]), ceil_div(channels, OPTIONS["BLOCK_C"]))
         causal_conv_kernel[grid](
-            *(input, weight.contiguous(), ancestors.contiguous(), None if bias is None else bias.contiguous()),
-            *(None if initial is None else initial.contiguous(), out, tokens, *input.stride(), channels),
-            *(weight.shape[1], silu),
+            input,
+            weight.contiguous(),
+            ancestors.contiguous(),
+            None if bias is None else bias.contiguous(),
+            None if initial is None else initial.contiguous(),
+            out,
+            tokens,
+            *input.stride(),
+            CHANNELS=channels,
+            TAPS=weight.shape[1],
+            SILU=silu,
             **OPTIONS,
         )
     return out.to(input.dtype)

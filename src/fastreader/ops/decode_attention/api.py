@@ -1,9 +1,10 @@
-"""decode_attention: attention of rows that each see keys of their own, read where they lie."""
+"""decode_attention: attention of rows that each see different keys, which are not copied."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,9 +14,10 @@ from fastreader.ops import extension, triton_support
 from fastreader.ops.decode_attention import schema as _schema  # noqa: F401  (defines the op)
 from fastreader.ops.decode_attention.ranges import Ranges
 from fastreader.ops.decode_attention.reference import decode_attention_reference
-from fastreader.ops.dispatch import Serving, choose, cpu_serving, cuda_serving
+from fastreader.ops.dispatch import choose
 from fastreader.ops.operands import MAX_HEAD_SIZE, check_head_values, check_heads, check_indices, check_products
 
+_OP = "decode_attention"
 _MOST_PARTS = 2  # of keys, in the Triton kernel: prompts and new tokens
 
 
@@ -36,7 +38,7 @@ def decode_attention(
 ) -> tuple[Tensor, Tensor]:
     """Compute softmax attention of B rows, each over its own ranges of keys.
 
-    It serves rows that share few keys, such as texts written after prompts of their own: keys are neither packed nor
+    It serves rows that share few keys, such as continuations of different prompts: keys are neither packed nor
     copied. If many rows share keys, `tree_attention` reads them once for all.
 
     Args:
@@ -49,7 +51,7 @@ def decode_attention(
         sinks, slopes: floating [Hq], as for `tree_attention`.
         positions: int32 [B] on query's device, position of each row; offsets then count from position 0, and a row
             sees only the keys of its ranges up to its own position, none below 0. So the ranges of a text that is being
-            written can hold keys to come. None: a row sees all its keys.
+            generated can hold keys to come. None: a row sees all its keys.
         window, chunk: as for `tree_attention`, with positions only.
         impl: "auto", or one of `IMPLEMENTATIONS` by name, which runs exactly that or raises.
 
@@ -62,56 +64,61 @@ def decode_attention(
         UnsupportedImplementationError: if `impl` is unknown, or the named one cannot take these inputs here.
     """
     if not keys or len(keys) != len(values):
-        raise InputError(f"decode_attention: expected as many keys as values, got {len(keys)} and {len(values)}")
+        raise InputError(f"{_OP}: expected as many keys as values, got {len(keys)} and {len(values)}")
     named_keys, named_values, lengths = {}, {}, []
     for i, (key, value) in enumerate(zip(keys, values, strict=True)):
         named_keys[f"keys[{i}]"], named_values[f"values[{i}]"] = key, value
         lengths.append(key.shape[0])
-    check_heads("decode_attention", query, named_keys, named_values)
+    check_heads(_OP, query, named_keys, named_values)
     if not 1 <= values[0].shape[2] <= MAX_HEAD_SIZE:
-        raise InputError(f"decode_attention: value size must be from 1 to {MAX_HEAD_SIZE}, got {values[0].shape[2]}")
-    check_products("decode_attention", softcap, None, query.dtype)
+        raise InputError(f"{_OP}: value size must be from 1 to {MAX_HEAD_SIZE}, got {values[0].shape[2]}")
+    check_products(_OP, softcap, None, query.dtype)
     if sinks is not None:
-        sinks = check_head_values("decode_attention", "sinks", sinks, query)
+        sinks = check_head_values(_OP, "sinks", sinks, query)
     if slopes is not None:
-        slopes = check_head_values("decode_attention", "slopes", slopes, query)
+        slopes = check_head_values(_OP, "slopes", slopes, query)
     for named, given in (("slopes", slopes), ("positions", positions)):
         if given is not None and ranges.offset is None:
-            raise InputError(f"decode_attention: {named} need ranges with offsets, got None")
+            raise InputError(f"{_OP}: {named} need ranges with offsets, got None")
     if positions is not None:
-        check_indices("decode_attention", "positions", positions, query.shape[0], query.device)
+        check_indices(_OP, "positions", positions, query.shape[0], query.device)
     for named, size in (("window", window), ("chunk", chunk)):
         if size is not None and (positions is None or size < 1):
             expected = "positions" if positions is None else "at least 1 token"
-            raise InputError(f"decode_attention: {named} needs {expected}, got {None if positions is None else size}")
+            raise InputError(f"{_OP}: {named} needs {expected}, got {None if positions is None else size}")
     if window is not None and chunk is not None:
-        raise InputError(f"decode_attention: chunk must be None with window, got {chunk}")
+        raise InputError(f"{_OP}: chunk must be None with window, got {chunk}")
     tables = ranges.tensors(query.shape[0], lengths, query.device)
     chosen = choose(
-        "decode_attention",
+        _OP,
         impl,
         query,
         cpu=partial(_why_not_cpu, query, positions),
         triton=partial(why_not_triton, query, keys, values),
         torch=False,
     )
+    if chosen == "cpu":
+        row_ptr, part, start, stop, *offset = tables
+        operands = query, list(keys), list(values), row_ptr, part, start, stop, offset[0] if offset else None
+        out, lse = torch.ops.fastreader.decode_attention(
+            *operands, scale, softcap, sinks, slopes, extension.instruction_set()
+        )
+        return out, lse
+    limits: dict[str, Any] = {"window": window, "chunk": chunk, "softcap": softcap, "sinks": sinks, "slopes": slopes}
     if chosen == "reference":
-        return decode_attention_reference(
-            query, keys, values, ranges, scale, softcap, sinks, slopes, positions, window, chunk
-        )
-    if chosen == "triton":
-        from fastreader.ops.decode_attention.triton import decode_attention_triton
+        return decode_attention_reference(query, keys, values, ranges, scale, positions=positions, **limits)
+    from fastreader.ops.decode_attention.triton import decode_attention_triton
 
-        parts, longest = (list(keys), list(values)), ranges.longest
-        return decode_attention_triton(
-            query, *parts, tables, longest, scale, window, chunk, softcap, sinks, slopes, positions
-        )
-    row_ptr, part, start, stop, *offset = tables
-    out, lse = torch.ops.fastreader.decode_attention(
-        *(query, list(keys), list(values), row_ptr, part, start, stop, offset[0] if offset else None),
-        *(scale, softcap, sinks, slopes, extension.instruction_set()),
+    return decode_attention_triton(
+        query,
+        list(keys),
+        list(values),
+        tables,
+        longest=ranges.longest,
+        scale=scale,
+        positions=positions,
+        **limits,
     )
-    return out, lse
 
 
 def why_not_triton(query: Tensor, keys: Sequence[Tensor], values: Sequence[Tensor]) -> str | None:
@@ -125,9 +132,3 @@ def _why_not_cpu(query: Tensor, positions: Tensor | None) -> str | None:
     if positions is not None:
         return "the C++ kernel takes no positions"
     return extension.why_not(query)
-
-
-def status() -> list[Serving]:
-    """Return the implementation that `impl="auto"` picks on each kind of device, and why."""
-    other = Serving("other dtypes and devices", "reference", "generation uses tree_attention there")
-    return [cpu_serving(otherwise="reference"), cuda_serving(), other]

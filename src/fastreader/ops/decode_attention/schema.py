@@ -16,6 +16,11 @@ from fastreader.ops.library import define
     "-> (Tensor, Tensor)"
 )
 def _fake(query: Tensor, keys: list[Tensor], values: list[Tensor], *others: Any) -> tuple[Tensor, Tensor]:
+    return empty_results(query, values)
+
+
+def empty_results(query: Tensor, values: list[Tensor]) -> tuple[Tensor, Tensor]:
+    """Return unset out [B, Hq, Dv] and lse [B, Hq]."""
     rows, heads, _ = query.shape
-    out = query.new_empty((rows, heads, values[0].shape[2]), dtype=torch.float32)
-    return out, query.new_empty((rows, heads), dtype=torch.float32)
+    out = torch.empty((rows, heads, values[0].shape[2]), dtype=torch.float32, device=query.device)
+    return out, torch.empty((rows, heads), dtype=torch.float32, device=query.device)

@@ -14,16 +14,24 @@ weights as a sum of two such numbers, since one would round them more than the v
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from fastreader.ops.attention_scores import capped, with_slopes
+from fastreader.ops.attention_scores import capped, with_sink, with_slopes
+from fastreader.ops.decode_attention.schema import empty_results
 from fastreader.ops.merge_state.triton import merge_stack_triton
-from fastreader.ops.triton_support import ceil_div, interpreting, power_of_2, processors, triton_op
+from fastreader.ops.triton_support import (
+    ceil_div,
+    compiler_options,
+    interpreting,
+    power_of_2,
+    processors,
+    triton_op,
+)
 
 _LOG2_E = 1.0 / math.log(2.0)
 _MAX_SPLITS = 64
@@ -31,23 +39,21 @@ _BLOCKS_PER_SPLIT = 4  # fewer key blocks are not worth a program
 
 
 class DecodeAttentionConfig(NamedTuple):
-    """Keys of a block, warps, pipeline stages, and registers a thread may have: the compiler's own choice can spill."""
+    """Keys of a block, warps, pipeline stages and maximum of registers (0: the compiler's choice, which can spill)."""
 
     block_n: int
     num_warps: int
     num_stages: int
-    max_registers: int | None = None
+    max_registers: int = 0
 
 
 def default_config(size: int, dtype: torch.dtype) -> DecodeAttentionConfig:
     """Return the pinned configuration for the larger one of key and value head size."""
     if dtype == torch.float32:
         return DecodeAttentionConfig(32 if size <= 64 else 16, 4, 1, 255)
-    return (
-        DecodeAttentionConfig(64, 4, 3, 255)
-        if size <= 128
-        else DecodeAttentionConfig(32 if size <= 256 else 16, 4, 2, 255)
-    )
+    if size <= 128:
+        return DecodeAttentionConfig(64, 4, 3, 255)
+    return DecodeAttentionConfig(32 if size <= 256 else 16, 4, 2, 255)
 
 
 def packed_heads(groups: int, dtype: torch.dtype) -> tuple[int, int]:
@@ -193,15 +199,9 @@ def decode_attention_kernel(
             b_acc = tl.dot(b_high, b_v, b_acc, input_precision="ieee")  # [M, Dv]
             b_max_log2 = b_new_log2
 
-    if sink_ptr is not None:  # one more score of value 0, in the state of the first split only
+    if sink_ptr is not None:
         b_sink = tl.load(sink_ptr + o_head, mask=m_m, other=float("-inf"))  # [M], nats
-        b_sink_log2 = tl.where(split == 0, b_sink * 1.4426950408889634, float("-inf"))  # [M]
-        b_new_log2 = tl.maximum(b_max_log2, b_sink_log2)  # [M]
-        b_base_log2 = tl.where(b_new_log2 == float("-inf"), 0.0, b_new_log2)  # [M]
-        b_shrink = tl.exp2(b_max_log2 - b_base_log2)  # [M]
-        b_sum = b_sum * b_shrink + tl.exp2(b_sink_log2 - b_base_log2)
-        b_acc *= b_shrink[:, None]
-        b_max_log2 = b_new_log2
+        b_acc, b_max_log2, b_sum = with_sink(b_acc, b_max_log2, b_sum, b_sink, split)
 
     b_out = b_acc / tl.where(b_sum == 0.0, 1.0, b_sum)[:, None]  # [M, Dv]
     o_state = (split * tl.num_programs(0).to(tl.int64) + row) * (heads_a_key * tl.num_programs(1) // HEAD_CHUNKS)
@@ -215,15 +215,15 @@ def decode_attention_triton(
     keys: list[Tensor],
     values: list[Tensor],
     tables: tuple[Tensor, ...],
+    *,
     longest: int,
     scale: float,
-    window: int | None,
-    chunk: int | None,
-    softcap: float | None,
-    sinks: Tensor | None,
-    slopes: Tensor | None,
-    positions: Tensor | None,
-    *,
+    window: int | None = None,
+    chunk: int | None = None,
+    softcap: float | None = None,
+    sinks: Tensor | None = None,
+    slopes: Tensor | None = None,
+    positions: Tensor | None = None,
     config: DecodeAttentionConfig | None = None,
     num_splits: int | None = None,
 ) -> tuple[Tensor, Tensor]:
@@ -245,85 +245,98 @@ def decode_attention_triton(
         programs = max(rows * key_heads * chunks, 1)
         wanted = ceil_div(2 * processors(query.device), programs)
         num_splits = min(wanted, ceil_div(longest, _BLOCKS_PER_SPLIT * config.block_n), _MAX_SPLITS)
-    out, lse = _run(
-        *(_packed(query), [_packed(key) for key in keys], [_packed(value) for value in values]),
-        *(*tables[:4], tables[4] if len(tables) > 4 else None, positions),
-        *(float(scale), chunk or window, chunk is not None, softcap, sinks, slopes, max(num_splits, 1)),
-        *([config.block_n, config.num_warps, config.num_stages], config.max_registers),
+    return _run(
+        _Launch(
+            query=_packed(query),
+            keys=[_packed(key) for key in keys],
+            values=[_packed(value) for value in values],
+            row_ptr=tables[0],
+            part=tables[1],
+            start=tables[2],
+            stop=tables[3],
+            offset=tables[4] if len(tables) > 4 else None,
+            positions=positions,
+            scale=float(scale),
+            window=chunk or window,
+            chunked=chunk is not None,
+            softcap=softcap,
+            sinks=sinks,
+            slopes=slopes,
+            num_splits=max(num_splits, 1),
+            config=list(config),
+        )
     )
-    return out, lse
 
 
 def _packed(tensor: Tensor) -> Tensor:
     return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
 
 
-def _fake(query: Tensor, keys: list[Tensor], values: list[Tensor], *others: Any) -> tuple[Tensor, Tensor]:
-    rows, heads, _ = query.shape
-    out = query.new_empty((rows, heads, values[0].shape[2]), dtype=torch.float32)
-    return out, query.new_empty((rows, heads), dtype=torch.float32)
+class _Launch(NamedTuple):
+    """Arguments of the op, of which `config` holds the fields of a `DecodeAttentionConfig`."""
+
+    query: Tensor
+    keys: list[Tensor]
+    values: list[Tensor]
+    row_ptr: Tensor
+    part: Tensor
+    start: Tensor
+    stop: Tensor
+    offset: Tensor | None
+    positions: Tensor | None
+    scale: float
+    window: int | None
+    chunked: bool
+    softcap: float | None
+    sinks: Tensor | None
+    slopes: Tensor | None
+    num_splits: int
+    config: list[int]
 
 
-@triton_op(
-    "decode_attention_triton(Tensor query, Tensor[] keys, Tensor[] values, Tensor row_ptr, Tensor part, Tensor start, "
-    "Tensor stop, Tensor? offset, Tensor? positions, float scale, int? window, bool chunked, float? softcap, "
-    "Tensor? sinks, Tensor? slopes, int num_splits, int[] config, int? max_registers) -> (Tensor, Tensor)",
-    _fake,
-)
-def _run(
-    query: Tensor,
-    keys: list[Tensor],
-    values: list[Tensor],
-    row_ptr: Tensor,
-    part: Tensor,
-    start: Tensor,
-    stop: Tensor,
-    offset: Tensor | None,
-    positions: Tensor | None,
-    scale: float,
-    window: int | None,
-    chunked: bool,
-    softcap: float | None,
-    sinks: Tensor | None,
-    slopes: Tensor | None,
-    num_splits: int,
-    config: list[int],
-    max_registers: int | None,
-) -> tuple[Tensor, Tensor]:
+def _fake(call: _Launch) -> tuple[Tensor, Tensor]:
+    return empty_results(call.query, call.values)
+
+
+@triton_op("decode_attention_triton", _Launch, 2, _fake)
+def _run(call: _Launch) -> tuple[Tensor, Tensor]:
+    query, key, value, num_splits = call.query, call.keys[0], call.values[0], call.num_splits
+    other_key, other_value = call.keys[-1], call.values[-1]
+    config = DecodeAttentionConfig._make(call.config)
     rows, heads, size = query.shape
-    _, key_heads, value_size = values[0].shape
-    block_n, num_warps, num_stages = config
+    _, key_heads, value_size = value.shape
     groups = heads // max(key_heads, 1)
     block_m, head_chunks = packed_heads(groups, query.dtype)
-    out = torch.empty((rows, heads, value_size), dtype=torch.float32, device=query.device)
-    lse = torch.empty((rows, heads), dtype=torch.float32, device=query.device)
+    out, lse = empty_results(query, call.values)
     if rows * heads == 0:
         return out, lse
     states, states_lse = out, lse
     if num_splits > 1:
         states, states_lse = (torch.empty((num_splits, *t.shape), dtype=t.dtype, device=t.device) for t in (out, lse))
+    in_nats = call.softcap is not None or call.slopes is not None
+    operands = (query, key, other_key, value, other_value, states, states_lse)
+    tables = (call.row_ptr, call.part, call.start, call.stop, call.offset, call.positions, call.sinks, call.slopes)
+    scale_log2 = _LOG2_E if in_nats else call.scale * _LOG2_E
+    numbers = (num_splits, groups, call.scale, scale_log2, call.softcap or 1.0, call.window or 0)
+    steps = [step for tensor in (query, key, other_key, value, other_value) for step in tensor.stride()[:2]]
+    # By position: names would take the host a few microseconds a launch.
     decode_attention_kernel[(rows, key_heads * head_chunks, num_splits)](
-        *(query, keys[0], keys[-1], values[0], values[-1], states, states_lse),
-        *(row_ptr, part, start, stop, offset, positions, sinks, slopes),
-        *(num_splits, groups, scale, scale * _LOG2_E if softcap is None and slopes is None else _LOG2_E),
-        *(softcap or 1.0, window or 0),
-        *query.stride()[:2],
-        *(stride for parts in (keys, values) for t in (parts[0], parts[-1]) for stride in t.stride()[:2]),
+        *operands,
+        *tables,
+        *numbers,
+        *steps,
         D=size,
         DV=value_size,
         HEAD_CHUNKS=head_chunks,
-        WINDOW=0 if window is None else 2 if chunked else 1,
-        SOFTCAP=softcap is not None,
+        WINDOW=0 if call.window is None else 2 if call.chunked else 1,
+        SOFTCAP=call.softcap is not None,
         # The interpreter multiplies bfloat16 as raw bits, so there the kernel computes in float32.
         UPCAST=interpreting() and query.dtype == torch.bfloat16,
         BLOCK_M=block_m,
-        BLOCK_N=block_n,
+        BLOCK_N=config.block_n,
         BLOCK_D=max(power_of_2(size), 16),
         BLOCK_DV=max(power_of_2(value_size), 16),
-        num_warps=num_warps,
-        num_stages=num_stages,
-        maxnreg=max_registers,
-        enable_fp_fusion=True,
+        **compiler_options(config.num_warps, config.num_stages, config.max_registers),
     )
     if num_splits > 1:
         merge_stack_triton(states, states_lse, out, lse)

@@ -1,6 +1,6 @@
 """decoder_layer_in and decoder_layer_out: the work of a decoder layer before and after attention, on the CPU.
 
-They give the bits of `rms_norm`, `linear`, `rotary`, `linear_add` and `linear_gated` in turn, which
+They give the bits of `rms_norm`, `linear`, `rotary`, `linear_add` and `linear_gated` one after the other, which
 `fastreader.models.rewriting.fused` calls elsewhere. A block of rows goes through all of them in one thread, so that no
 thread waits for another between two products and values stay in its caches. With few rows the threads share the
 products.
@@ -15,10 +15,9 @@ from torch import Tensor
 
 from fastreader.errors import InputError
 from fastreader.ops.decoder_layer import schema as _schema  # noqa: F401  (defines the ops)
-from fastreader.ops.dispatch import Serving, cpu_serving
 from fastreader.ops.linear import PackedWeight
 from fastreader.ops.linear.cpu import GATE_MULTIPLE
-from fastreader.ops.operands import ACTIVATIONS, check_activation
+from fastreader.ops.operands import check_activation
 
 
 @dataclass(frozen=True)
@@ -31,17 +30,11 @@ class Weight:
 
 @dataclass(frozen=True)
 class HeadNorms:
-    """Root-mean-square norms of queries and keys; each weight is that of one head, [D], or of all, [H * D]."""
+    """Root-mean-square norms of queries and keys, with weights of one head, [D], or of all heads, [H * D]."""
 
     query: Tensor
     key: Tensor
     epsilon: float
-
-
-def status() -> list[Serving]:
-    """Return where these ops run, and what runs elsewhere."""
-    parts = "the ops it is made of"
-    return [cpu_serving("cpu", parts), Serving("other devices, PyTorch's products", parts, "no kernel takes them")]
 
 
 def decoder_layer_in(
@@ -79,12 +72,9 @@ def decoder_layer_in(
             f"got [{weight.width}, {weight.depth}]"
         )
     norms = (None, None, 0.0) if head_norms is None else (head_norms.query, head_norms.key, head_norms.epsilon)
+    rotary, shape = angles or (None, None), (heads, key_heads, size, weight.precision == "fast")
     query, key, value = torch.ops.fastreader.decoder_layer_in(
-        *(stream, norm, epsilon, weight.data, projections.bias),
-        *norms,
-        *(angles or (None, None)),
-        *(heads, key_heads, size, weight.precision == "fast"),
-        *weight.layout,
+        stream, norm, epsilon, weight.data, projections.bias, *norms, *rotary, *shape, *weight.layout
     )
     return query, key, value
 
@@ -93,6 +83,7 @@ def decoder_layer_out(
     stream: Tensor,
     attended: Tensor,
     out: Weight,
+    *,
     norm: Tensor,
     epsilon: float,
     inner: Weight,
@@ -133,10 +124,7 @@ def decoder_layer_out(
         raise InputError(
             f"decoder_layer_out: rows of inner must be a multiple of {GATE_MULTIPLE}, got {inner.packed.width}"
         )
-    if activation not in ACTIVATIONS:
-        check_activation("decoder_layer_out", activation)
-    torch.ops.fastreader.decoder_layer_out_(
-        *(stream, attended, out.packed.data, out.bias, norm, epsilon),
-        *(inner.packed.data, down.packed.depth, inner.bias, activation, down.packed.data, down.bias),
-        *out.packed.layout,
-    )
+    check_activation("decoder_layer_out", activation)
+    before = stream, attended, out.packed.data, out.bias, norm, epsilon
+    after = inner.packed.data, down.packed.depth, inner.bias, activation, down.packed.data, down.bias
+    torch.ops.fastreader.decoder_layer_out_(*before, *after, *out.packed.layout)

@@ -21,7 +21,7 @@ def decoder_layer_in_reference(
     head_norms: tuple[Tensor, Tensor, float] | None = None,
     angles: tuple[Tensor, Tensor] | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return queries, keys and values for the arguments of `decoder_layer_in`; head norms are (query, key, epsilon)."""
+    """Return queries, keys and values for the arguments of `decoder_layer_in`, head norms as (query, key, epsilon)."""
     projected = _linear(rms_norm_reference(stream.double(), norm, epsilon), projections)
     size = projected.shape[1] // (heads + 2 * key_heads)
     query, key, value = torch.split(projected, [heads * size, key_heads * size, key_heads * size], dim=1)
@@ -41,6 +41,7 @@ def decoder_layer_out_reference(
     stream: Tensor,
     attended: Tensor,
     out: Plain,
+    *,
     norm: Tensor,
     epsilon: float,
     inner: Plain,

@@ -1,6 +1,6 @@
-"""decoder_step: all decoder layers of one step of writing, on the CPU.
+"""decoder_step: all decoder layers of one decoding step, on the CPU.
 
-It gives the bits of `decoder_layer_in`, `decode_attention` and `decoder_layer_out` in turn. One call a step instead of
+It gives the bits of `decoder_layer_in`, `decode_attention` and `decoder_layer_out`. One call a step instead of
 three a layer: with small weights Python and the start of threads take longer than the products.
 """
 
@@ -14,7 +14,6 @@ from torch import Tensor
 from fastreader.errors import InputError
 from fastreader.ops.decoder_step import schema as _schema  # noqa: F401  (defines the op)
 from fastreader.ops.decoder_step.operands import StackedLayers, StepKeys
-from fastreader.ops.dispatch import Serving, cpu_serving
 
 
 def decoder_step(stream: Tensor, layers: StackedLayers, angles: tuple[Tensor, Tensor] | None, keys: StepKeys) -> None:
@@ -24,7 +23,7 @@ def decoder_step(stream: Tensor, layers: StackedLayers, angles: tuple[Tensor, Te
         stream: [B, E], float32 of contiguous rows, overwritten.
         layers: the layers.
         angles: cosine and sine, [B, R] each, float32; None for no rotary embedding.
-        keys: keys and values of the rows; those of the new token are written to their slots.
+        keys: keys and values of the rows; keys and values of the new token are written to its slots.
 
     Raises:
         InputError: if the keys do not fit the layers or the rows.
@@ -50,13 +49,13 @@ def decoder_step(stream: Tensor, layers: StackedLayers, angles: tuple[Tensor, Te
         *layers.before,
         *(angles if angles is not None and layers.rotates else (None, None)),
         *layers.after,
-        *(keys.keys, keys.values, keys.new_keys, keys.new_values, keys.slots, ranges, keys.ranges_of),
+        keys.keys,
+        keys.values,
+        keys.new_keys,
+        keys.new_values,
+        keys.slots,
+        ranges,
+        keys.ranges_of,
         *layers.scores,
         *layers.layout,
     )
-
-
-def status() -> list[Serving]:
-    """Return where this op runs, and what runs elsewhere."""
-    parts = "the ops it is made of"
-    return [cpu_serving("cpu", parts), Serving("other devices, PyTorch's products", parts, "no kernel takes them")]

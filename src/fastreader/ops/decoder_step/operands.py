@@ -1,4 +1,4 @@
-"""What decoder_step takes: the layers, checked and listed once, and the keys and values of a step's rows."""
+"""Operands of decoder_step: the layers, checked and listed once, and the keys and values of a step's rows."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Layer:
 
 @dataclass(frozen=True)
 class Shape:
-    """What all layers have in common: Hq, Hk, the norms' epsilon, the activation, the scores' factor and bound."""
+    """Sizes and constants of all layers: Hq, Hk, the norms' epsilon, the activation, the scores' factor and bound."""
 
     heads: int
     key_heads: int
@@ -106,7 +106,11 @@ class StackedLayers:
         )
         self.after = (
             [int(layer.rotates) for layer in layers],
-            *(shape.heads, shape.key_heads, self.size, inner, shape.activation),
+            shape.heads,
+            shape.key_heads,
+            self.size,
+            inner,
+            shape.activation,
         )
         self.scores = shape.scale, shape.softcap
         self.layout = layouts.pop()
@@ -114,7 +118,7 @@ class StackedLayers:
 
 @dataclass(frozen=True, eq=False)
 class StepKeys:
-    """Keys and values of B rows: part 0 those written before, part 1 those of new tokens, one slot for each.
+    """Keys and values of B rows: part 0 of earlier tokens, part 1 of new tokens, one slot for each.
 
     Attributes:
         keys, values: for each layer [Tk, Hk, D].

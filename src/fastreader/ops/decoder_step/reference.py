@@ -14,7 +14,7 @@ from fastreader.ops.decoder_step.operands import Shape, StepKeys
 
 @dataclass(frozen=True, eq=False)
 class PlainLayer:
-    """As `Layer`, with plain weights; head norms are (query, key, epsilon)."""
+    """A `Layer` with plain weights, and head norms as (query, key, epsilon)."""
 
     first: Tensor
     second: Tensor
@@ -29,7 +29,7 @@ class PlainLayer:
 def decoder_step_reference(
     stream: Tensor, layers: Sequence[PlainLayer], shape: Shape, angles: tuple[Tensor, Tensor] | None, keys: StepKeys
 ) -> Tensor:
-    """Return the stream after the layers; keys and values of the new token are written in their own type."""
+    """Return the stream after the layers, and write keys and values of the new token in the type of `keys`."""
     stream = stream.double()
     for i, layer in enumerate(layers):
         query, key, value = decoder_layer_in_reference(
@@ -52,10 +52,10 @@ def decoder_step_reference(
             stream,
             attended.flatten(1),
             layer.out,
-            layer.second,
-            shape.epsilon,
-            layer.inner,
-            shape.activation,
-            layer.down,
+            norm=layer.second,
+            epsilon=shape.epsilon,
+            inner=layer.inner,
+            activation=shape.activation,
+            down=layer.down,
         )
     return stream

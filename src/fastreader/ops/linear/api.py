@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fastreader.errors import InputError, UnsupportedImplementationError
 from fastreader.ops import triton_support
-from fastreader.ops.dispatch import Serving, choose, cpu_serving
+from fastreader.ops.dispatch import choose
 from fastreader.ops.linear import cpu
 from fastreader.ops.linear.cpu import PackedWeight
 from fastreader.ops.linear.reference import linear_reference
@@ -44,10 +44,10 @@ def linear(
 ) -> Tensor:
     """Compute ``input @ weight.T + bias`` with float32 accumulation.
 
-    "fast" rounds both operands to bfloat16; "high" writes each as the sum of two bfloat16 terms, with errors near
+    "fast" rounds both operands to bfloat16; "high" represents each as the sum of two bfloat16 terms, with errors near
     float32's; "exact" multiplies in float32 (float64 for a float64 input). The C++ kernels have two more, where the
-    sums of a row do not depend on the other rows, like those of "fast" and "high" on the CPU: "float32", and "int16",
-    which writes 32 values as integers of 14 bits and a scale.
+    sums of a row do not depend on the other rows, as with "fast" and "high" on the CPU: "float32", and "int16",
+    which represents 32 values as integers of 14 bits and a scale.
 
     Args:
         input: [T, E], float32; also float64 with precision "exact", and bfloat16 with "fast", which then rounds
@@ -89,7 +89,7 @@ def linear_add(
 
     Args:
         sum: [T, F], float32 (float64 for a float64 input).
-        input, weight, bias, precision: those of `linear`.
+        input, weight, bias, precision: see `linear`.
 
     Raises:
         InputError: if `linear` raises it, or `sum` does not fit.
@@ -120,7 +120,7 @@ def linear_gated(
     """Compute ``activation(g) * u``, where g and u are the halves of ``linear(input, weight, bias)`` (`gate`).
 
     Args:
-        input, weight, bias, precision: those of `linear`, F even; the gate's rows of the weight come first.
+        input, weight, bias, precision: see `linear`, with F even; the gate's rows of the weight come first.
         activation: one of `fastreader.ops.pointwise.ACTIVATIONS`.
         bf16: round the result to bfloat16.
 
@@ -142,11 +142,6 @@ def linear_gated(
         return out
     gates, up = linear(input, weight, bias, precision=precision).chunk(2, dim=1)
     return gate(gates, up, activation, bf16=bf16)
-
-
-def status() -> list[Serving]:
-    """Return the implementation that `impl="auto"` picks on each kind of device, and why."""
-    return [cpu_serving("cpu"), Serving("other devices", "torch", "PyTorch's own products")]
 
 
 def _check(input: Tensor, weight: Tensor | PackedWeight, bias: Tensor | None, precision: str) -> tuple[Tensor, int]:

@@ -72,7 +72,7 @@ class BlockWeight:
 
     @classmethod
     def join(cls, parts: Sequence[BlockWeight]) -> BlockWeight:
-        """Return the weights below each other; all but the last have a multiple of 32 rows."""
+        """Concatenate the rows of weights, which number a multiple of 32 in all but the last."""
         widths = [part.width for part in parts]
         data = torch.ops.fastreader.blocks_join([part.data for part in parts], widths, parts[0].depth)
         return cls(data, sum(widths), parts[0].depth, tuple(name for part in parts for name in part.formats))
@@ -193,7 +193,7 @@ _SPECIAL: dict[Any, Any] = {
 
 
 def can_join(weights: Sequence[Tensor]) -> bool:
-    """Return whether `join` can lay these weights below each other."""
+    """Return whether `join` can concatenate the rows of these weights."""
     whole = [weight for weight in weights if isinstance(weight, BlockTensor) and weight.whole]
     parts = sum(len(weight.weight.formats) for weight in whole)
     aligned = all(weight.shape[0] % _STRIP == 0 for weight in weights[:-1])
@@ -201,7 +201,7 @@ def can_join(weights: Sequence[Tensor]) -> bool:
 
 
 def join(weights: Sequence[Tensor]) -> BlockWeight:
-    """Lay weights below each other, and let them hold their rows of the result, so that no copy remains."""
+    """Concatenate the rows of weights, and let them hold their rows of the result, so that no copy remains."""
     tensors = [weight for weight in weights if isinstance(weight, BlockTensor)]
     joined, first = BlockWeight.join([tensor.weight for tensor in tensors]), 0
     for tensor in tensors:

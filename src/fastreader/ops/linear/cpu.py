@@ -12,7 +12,7 @@ from fastreader.ops import extension
 from fastreader.ops.linear import schema as _schema  # noqa: F401  (defines the ops)
 from fastreader.ops.linear.blocks import BlockTensor, BlockWeight
 
-GATE_MULTIPLE = 64  # rows of a gated weight come in multiples of two strips of 32
+GATE_MULTIPLE = 64  # rows of a gated weight come in multiples of two panels of 32
 
 
 def why_not(weight: Tensor | PackedWeight, precision: str) -> str | None:
@@ -28,7 +28,7 @@ class PackedWeight:
     """A weight laid out for the CPU kernels.
 
     Attributes:
-        data: uint8, the operand in strips of 32 rows; its layout depends on the instruction set, except for blocks.
+        data: uint8, the operand in panels of 32 rows; its layout depends on the instruction set, except for blocks.
         width: F, rows of the weight.
         depth: E, columns of the weight.
         precision: "fast", "high", "float32" or "int16", for which it was packed.
@@ -54,7 +54,7 @@ def _input_precision(precision: str) -> str | None:
 
 
 def pack(weight: Tensor | BlockWeight, precision: str) -> PackedWeight:
-    """Lay out a weight [F, E] (float32, bfloat16 or float16) once, for many products; blocks are laid out already."""
+    """Pack a weight [F, E] (float32, bfloat16, float16 or blocks, which are packed already) for many products."""
     isa = extension.instruction_set()
     if isinstance(weight, BlockTensor):
         weight = weight.weight if weight.whole else weight.plain()

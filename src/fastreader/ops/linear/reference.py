@@ -9,7 +9,7 @@ _MOST = torch.tensor(8191.0)  # of the integers of "int16"; products of 32 pairs
 
 
 def linear_reference(input: Tensor, weight: Tensor, bias: Tensor | None, precision: str) -> Tensor:
-    """Multiply the rounded operands and accumulate in float64; arguments are those of `linear`.
+    """Multiply the rounded operands of `linear` and accumulate in float64.
 
     The precision "int16 inputs" is "int16" for a weight of blocks, whose own integers are multiplied.
     """

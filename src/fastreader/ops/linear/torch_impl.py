@@ -12,7 +12,7 @@ from fastreader.ops import triton_support
 
 
 def linear_torch(input: Tensor, weight: Tensor, bias: Tensor | None, precision: str) -> Tensor:
-    """Multiply with PyTorch; arguments are those of `linear`.
+    """Multiply the operands of `linear` with PyTorch.
 
     "fast" on the CPU also rounds the result to bfloat16, since PyTorch has no bfloat16 product with a float32 result
     there; on CUDA it has one. "high" on CUDA is a sum of such products, of bfloat16 terms of the operands; elsewhere it

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fastreader.errors import InputError
 from fastreader.ops import extension, triton_support
-from fastreader.ops.dispatch import SERVED, Serving, choose, cpu_serving, cuda_serving
+from fastreader.ops.dispatch import SERVED, choose
 from fastreader.ops.linear.blocks import BlockTensor
 from fastreader.ops.linear_logprob.chunked import linear_logprob_chunked
 from fastreader.ops.linear_logprob.reference import linear_logprob_reference
@@ -23,7 +23,7 @@ _OP = "linear_logprob"
 def linear_logprob(hidden: Tensor, weight: Tensor, target: Tensor, **options: Any) -> Tensor:
     """Compute ``log_softmax(cap(scale * (hidden @ weight.T + bias)))[target]`` without holding R x V logits.
 
-    Arguments and errors are those of `linear_logprob_stats`, without `labels`, `entropy` and `argmax`.
+    Arguments and errors are as in `linear_logprob_stats`, without `labels`, `entropy` and `argmax`.
 
     Returns:
         float32 [R] (float64 for float64 inputs), nats.
@@ -62,7 +62,7 @@ def linear_logprob_stats(
         input_precision: "bf16x3" lets kernels multiply float32 states as sums of two bfloat16 terms (three products,
             or two if the weight is bfloat16), with errors near float32's; "float32" multiplies in float32. Other
             implementations always multiply in float32, as None does.
-        impl: "auto", or one of `IMPLEMENTATIONS` by name, which runs exactly that or raises; see `status`.
+        impl: "auto", or one of `IMPLEMENTATIONS` by name, which runs exactly that or raises.
 
     Returns:
         `LogprobStats`, float32 (float64 for float64 inputs).
@@ -100,30 +100,34 @@ def linear_logprob_stats(
     if bias is not None and tuple(bias.shape) != (weight.shape[0],):
         raise InputError(f"{_OP}: bias must be [{weight.shape[0]}], got {list(bias.shape)}")
     below = weight.shape[0] if check_ids else None
-    check_indices(_OP, "target", target, hidden.shape[0], weight.device, (torch.int64,), below=below)
+    check_indices(_OP, "target", target, hidden.shape[0], weight.device, dtypes=(torch.int64,), below=below)
     if labels is not None:
-        check_indices(_OP, "labels", labels, None, weight.device, (torch.int64,), below=below)
+        check_indices(_OP, "labels", labels, None, weight.device, dtypes=(torch.int64,), below=below)
     if chosen == "triton":
         from fastreader.ops.linear_logprob.triton import linear_logprob_triton
 
-        split = input_precision == "bf16x3" and weight.dtype == torch.bfloat16
         return linear_logprob_triton(
-            hidden, weight, target, bias, softcap, scale, labels, entropy=entropy, argmax=argmax, split=split
+            hidden,
+            weight,
+            target,
+            bias=bias,
+            softcap=softcap,
+            scale=scale,
+            labels=labels,
+            entropy=entropy,
+            argmax=argmax,
+            split=input_precision == "bf16x3" and weight.dtype == torch.bfloat16,
         )
     if chosen == "cpu":
+        data, width = (blocks.data, blocks.width) if blocks else (weight, 0)
+        options = scale, softcap, input_precision, width, extension.instruction_set()
         logprob, logsumexp, spread, best, label_logprob = torch.ops.fastreader.linear_logprob(
-            *(hidden, blocks.data if blocks else weight, target, bias, labels, scale, softcap, input_precision),
-            *(blocks.width if blocks else 0, extension.instruction_set()),
+            hidden, data, target, bias, labels, *options
         )
         stats = LogprobStats(logprob, logsumexp, spread, best, None if labels is None else label_logprob)
     else:
         run = linear_logprob_reference if chosen == "reference" else linear_logprob_chunked
-        stats = run(hidden, weight, target, bias, softcap, scale, labels)
+        stats = run(hidden, weight, target, bias, softcap, scale, labels=labels)
     return stats._replace(
         entropy=stats.entropy if entropy else stats.entropy[:0], argmax=stats.argmax if argmax else stats.argmax[:0]
     )
-
-
-def status() -> list[Serving]:
-    """Return the implementation that `impl="auto"` picks on each kind of device, and why."""
-    return [cpu_serving(), cuda_serving(), Serving("other dtypes and devices", "torch", "no kernel takes them")]

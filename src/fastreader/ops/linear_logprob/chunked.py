@@ -18,9 +18,10 @@ def linear_logprob_chunked(
     bias: Tensor | None,
     softcap: float | None,
     scale: float,
+    *,
     labels: Tensor | None = None,
 ) -> LogprobStats:
-    """Score targets; arguments and results are those of `linear_logprob_stats`.
+    """Score targets as `linear_logprob_stats` does.
 
     Products accumulate in float32 (float64 for float64 inputs), since bfloat16 logits near 20 would be off by 0.06.
     """

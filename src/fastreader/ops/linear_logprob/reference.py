@@ -15,9 +15,10 @@ def linear_logprob_reference(
     bias: Tensor | None,
     softcap: float | None,
     scale: float,
+    *,
     labels: Tensor | None = None,
 ) -> LogprobStats:
-    """Score targets; arguments and results are those of `linear_logprob_stats`."""
+    """Score targets as `linear_logprob_stats` does."""
     dtype = torch.float64 if hidden.dtype == torch.float64 else torch.float32
     logits = hidden.to(dtype) @ weight.to(dtype).T
     if bias is not None:

@@ -5,7 +5,7 @@
 
 One program takes BLOCK_R rows and one split of the vocabulary, whose logits it makes tile by tile in registers.
 It keeps for each row the running maximum m, l = sum exp(z - m) and t = sum (z - m) exp(z - m); the entropy is
-log l - t / l, free of the cancellation in log-sum-exp minus mean logit. The target's logit and those of a few
+log l - t / l, free of the cancellation in log-sum-exp minus mean logit. The logits of the target and of a few
 label tokens are picked from the tile that holds them. A second kernel joins the states of the splits, a few values
 per row. Everything is accumulated in float32. No length is a constexpr or specialised.
 
@@ -16,7 +16,7 @@ the next split begins. A few rows are the second operand of the product, whose f
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import triton
@@ -24,8 +24,17 @@ import triton.language as tl
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from fastreader.ops.attention_scores import capped
 from fastreader.ops.linear_logprob.schema import LogprobStats
-from fastreader.ops.triton_support import ceil_div, interpreting, processors, target_of, triton_op, with_near_tiles
+from fastreader.ops.triton_support import (
+    ceil_div,
+    compiler_options,
+    interpreting,
+    processors,
+    target_of,
+    triton_op,
+    with_near_tiles,
+)
 
 _LOG2_E = 1.0 / math.log(2.0)
 _LOWEST = -1.0e30  # first running maximum: unlike -inf, the difference of two of them is a number
@@ -38,8 +47,8 @@ _JOIN_ROWS, _JOIN_SPLITS = 16, 32
 class LinearLogprobConfig(NamedTuple):
     """Rows, vocabulary and hidden columns of a block, warps, pipeline stages and maximum of registers.
 
-    `max_registers` guides the compiler, which for float32 otherwise aims at more warps than fit and spills a few bytes.
-    With `swapped`, the rows are the second operand of the product.
+    `max_registers` guides the compiler, which for float32 otherwise aims at more warps than fit and spills a few bytes;
+    0 leaves it free. With `swapped`, the rows are the second operand of the product.
     """
 
     block_r: int
@@ -47,34 +56,23 @@ class LinearLogprobConfig(NamedTuple):
     block_e: int
     num_warps: int
     num_stages: int
-    max_registers: int | None = None
+    max_registers: int = 0
     swapped: bool = False
 
 
 # The pinned configurations by compute capability, without and with a soft cap, whose tanh needs registers, and with
 # entropies, whose term does. `make compile-report` checks that none spills or exceeds shared memory, with or
 # without other features.
-_SQUARE, _LOW, _SHALLOW = (
-    LinearLogprobConfig(128, 128, 64, 8, 3),
-    LinearLogprobConfig(64, 128, 64, 8, 3),
-    LinearLogprobConfig(128, 128, 32, 8, 3),
-)
+_SQUARE, _LOW = LinearLogprobConfig(128, 128, 64, 8, 3), LinearLogprobConfig(64, 128, 64, 8, 3)
+_SHALLOW = LinearLogprobConfig(128, 128, 32, 8, 3)
 _LOW_100 = _LOW._replace(max_registers=200)  # left to itself, ptxas takes 128 and some stack
-_HALF = {
-    80: (_SQUARE, _LOW),
-    89: (_SQUARE, _LOW),
-    90: (_SQUARE, _SQUARE),
-    100: (_SQUARE, _LOW_100),
-    120: (_SHALLOW, _LOW),
-}
+_HALF = {80: (_SQUARE, _LOW), 89: (_SQUARE, _LOW), 90: (_SQUARE, _SQUARE), 100: (_SQUARE, _LOW_100)}
+_HALF[120] = (_SHALLOW, _LOW)
 # Twice the logits for each row that is read, where the width leaves time to load them.
 _WIDE = {90: LinearLogprobConfig(128, 256, 64, 8, 4)}
 _WIDE_FROM = 2048
 _FEW_ROWS = (16, 64)
-_HALF_FEW = {
-    16: LinearLogprobConfig(16, 128, 64, 4, 4, swapped=True),
-    64: LinearLogprobConfig(64, 128, 64, 4, 4, swapped=True),
-}
+_HALF_FEW = {rows: LinearLogprobConfig(rows, 128, 64, 4, 4, swapped=True) for rows in _FEW_ROWS}
 _SMALL_SHARED = (89, 120)  # targets with 99 KiB a program
 _SINGLE = LinearLogprobConfig(64, 64, 16, 8, 2, 255)
 
@@ -83,6 +81,7 @@ def default_config(
     target: int,
     dtype: torch.dtype,
     rows: int,
+    *,
     capped: bool,
     width: int = 0,
     entropy: bool = False,
@@ -115,13 +114,13 @@ def default_config(
 
 @triton.jit
 def _along(b_values, SWAPPED: tl.constexpr):
-    """Return values of the vocabulary as they lie in a tile of logits."""
+    """Return values of the vocabulary along its axis of a tile of logits."""
     return b_values[:, None] if SWAPPED else b_values[None, :]
 
 
 @triton.jit
 def _across(b_values, SWAPPED: tl.constexpr):
-    """Return values of rows as they lie in a tile of logits."""
+    """Return values of rows along their axis of a tile of logits."""
     return b_values[None, :] if SWAPPED else b_values[:, None]
 
 
@@ -229,11 +228,7 @@ def linear_logprob_kernel(
 
         if bias_ptr is not None:
             b_z += _along(tl.load(bias_ptr + low + o_token).to(tl.float32), SWAPPED)
-        if SOFTCAP:
-            # tanh by one exponential of a negative number: no overflow on either side.
-            b_e = tl.exp2(tl.abs(b_z) * (-2.0 * 1.4426950408889634 * scale / softcap))
-            b_tanh = (1.0 - b_e) / (1.0 + b_e)
-            b_z = softcap * tl.where(b_z < 0, -b_tanh, b_tanh)
+        b_z = capped(b_z, scale, softcap, SOFTCAP)
 
         m_here = (b_target >= low) & (b_target < low + BLOCK_V)  # [R]
         if tl.max(m_here.to(tl.int32), 0) > 0:
@@ -345,11 +340,11 @@ def linear_logprob_triton(
     hidden: Tensor,
     weight: Tensor,
     target: Tensor,
-    bias: Tensor | None,
-    softcap: float | None,
-    scale: float,
-    labels: Tensor | None = None,
     *,
+    bias: Tensor | None = None,
+    softcap: float | None = None,
+    scale: float = 1.0,
+    labels: Tensor | None = None,
     entropy: bool = True,
     argmax: bool = True,
     split: bool = False,
@@ -371,41 +366,64 @@ def linear_logprob_triton(
         exact, hidden = hidden.contiguous(), hidden.bfloat16().contiguous()
         low = (exact - hidden).bfloat16()
     if config is None:
-        wide = width if _describable(hidden) and _describable(weight) else 0  # by pointers it would spill
-        config = default_config(target_of(device), hidden.dtype, rows, softcap is not None, wide, entropy, 1 + split)
-    hidden = with_near_tiles(hidden, (config.block_r, config.block_e))
-    weight = with_near_tiles(weight, (config.block_v, config.block_e))
+        config = default_config(
+            target_of(device),
+            hidden.dtype,
+            rows,
+            capped=softcap is not None,
+            width=width if _describable(hidden) and _describable(weight) else 0,  # by pointers it would spill
+            entropy=entropy,
+            terms=1 + split,
+        )
     row_tiles = max(ceil_div(rows, config.block_r), 1)
     tiles = ceil_div(vocabulary, config.block_v)
     if num_splits is None:
         num_splits = ceil_div(_SPLITS_A_PROCESSOR * processors(device), row_tiles)
     tiles_per_split = ceil_div(tiles, min(num_splits, tiles))
-    num_splits = ceil_div(tiles, tiles_per_split)  # so that no split is empty
-
     logprob, label_logprob, logsumexp, spread, best = _run(
-        *(hidden, low, weight, target.contiguous()),
-        *(None if tensor is None else tensor.contiguous() for tensor in (bias, labels)),
-        *(float(scale), softcap, entropy, argmax, num_splits, tiles_per_split),
-        [config.block_r, config.block_v, config.block_e, config.num_warps, config.num_stages, int(config.swapped)],
-        config.max_registers,
+        _Launch(
+            hidden=with_near_tiles(hidden, (config.block_r, config.block_e)),
+            low=low,
+            weight=with_near_tiles(weight, (config.block_v, config.block_e)),
+            target=target.contiguous(),
+            bias=None if bias is None else bias.contiguous(),
+            labels=None if labels is None else labels.contiguous(),
+            scale=float(scale),
+            softcap=softcap,
+            entropy=entropy,
+            argmax=argmax,
+            num_splits=ceil_div(tiles, tiles_per_split),  # so that no split is empty
+            tiles_per_split=tiles_per_split,
+            config=list(config),
+        )
     )
     return LogprobStats(logprob, logsumexp, spread, best, None if labels is None else label_logprob)
 
 
-def _results(hidden: Tensor, labels: Tensor | None, entropy: bool, argmax: bool) -> tuple[Tensor, ...]:
-    """Return unset results of the op; those not requested are empty."""
-    rows = hidden.shape[0]
+class _Launch(NamedTuple):
+    """Arguments of the op, of which `config` holds the fields of a `LinearLogprobConfig`."""
 
-    def unset(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
-        return torch.empty(shape, dtype=dtype, device=hidden.device)
+    hidden: Tensor
+    low: Tensor | None
+    weight: Tensor
+    target: Tensor
+    bias: Tensor | None
+    labels: Tensor | None
+    scale: float
+    softcap: float | None
+    entropy: bool
+    argmax: bool
+    num_splits: int
+    tiles_per_split: int
+    config: list[int]
 
-    return (
-        unset(rows),
-        unset(rows, 0 if labels is None else labels.shape[0]),
-        unset(rows),
-        unset(rows if entropy else 0),
-        unset(rows if argmax else 0, dtype=torch.int64),
-    )
+
+def _results(call: _Launch) -> tuple[Tensor, ...]:
+    """Return unset log-probabilities of targets and labels, log-sum-exps, entropies and arg-maxima."""
+    rows, labels, device = call.hidden.shape[0], call.labels, call.hidden.device
+    shapes = ((rows,), (rows, 0 if labels is None else labels.shape[0]), (rows,), (rows if call.entropy else 0,))
+    best = torch.empty(rows if call.argmax else 0, dtype=torch.int64, device=device)
+    return *(torch.empty(shape, dtype=torch.float32, device=device) for shape in shapes), best
 
 
 def _describable(tensor: Tensor) -> bool:
@@ -414,77 +432,64 @@ def _describable(tensor: Tensor) -> bool:
     return rows_apart and tensor.element_size() == 2 and tensor.data_ptr() % 16 == 0
 
 
-def _fake(
-    hidden: Tensor, low: Any, weight: Tensor, target: Tensor, bias: Any, labels: Any, *others: Any
-) -> tuple[Tensor, ...]:
-    entropy, argmax = others[2:4]
-    return _results(hidden, labels, entropy, argmax)
-
-
-@triton_op(
-    "linear_logprob_triton(Tensor hidden, Tensor? low, Tensor weight, Tensor target, Tensor? bias, Tensor? labels, "
-    "float scale, float? softcap, bool entropy, bool argmax, int num_splits, int tiles_per_split, int[] config, "
-    "int? max_registers) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
-    _fake,
-)
-def _run(
-    hidden: Tensor,
-    low: Tensor | None,
-    weight: Tensor,
-    target: Tensor,
-    bias: Tensor | None,
-    labels: Tensor | None,
-    scale: float,
-    softcap: float | None,
-    entropy: bool,
-    argmax: bool,
-    num_splits: int,
-    tiles_per_split: int,
-    config: list[int],
-    max_registers: int | None,
-) -> tuple[Tensor, ...]:
-    """Return log-probabilities of targets [R] and labels [R, L], log-sum-exp, entropy and arg-max [R] or empty."""
+@triton_op("linear_logprob_triton", _Launch, 5, _results)
+def _run(call: _Launch) -> tuple[Tensor, ...]:
+    hidden, low, weight, labels = call.hidden, call.low, call.weight, call.labels
+    config = LinearLogprobConfig._make(call.config)
     rows, width = hidden.shape
-    block_r, block_v, block_e, num_warps, num_stages, swapped = config
-    results = _results(hidden, labels, entropy, argmax)
+    results = _results(call)
     logprob, label_logprob, logsumexp, spread, best = results
     if not rows:
         return results
-    states = torch.empty((4, num_splits, rows), dtype=torch.float32, device=hidden.device)
-    peak, total, tilt, place = states[0], states[1], states[2], states[3].view(torch.int32)
-    partial = (peak, total, tilt if entropy else None, place if argmax else None)
-    picked = (logprob, label_logprob if labels is not None else None)
+    states = torch.empty((4, call.num_splits, rows), dtype=torch.float32, device=hidden.device)
     # A bfloat16 weight with float32 states is exact in float32. The interpreter cannot multiply bfloat16 at all.
     upcast = weight.dtype != hidden.dtype or (interpreting() and hidden.dtype == torch.bfloat16)
-    row_tiles = ceil_div(rows, block_r)
-    group = min(_GROUP, row_tiles)
-    factor = scale if softcap is None else 1.0  # on logits that a cap has not scaled yet
-    count = 0 if labels is None else len(labels)
     descriptors: tuple[TensorDescriptor | None, ...] = (None, None, None)
     if target_of(hidden.device) in _TMA_TARGETS and not upcast and all(map(_describable, (hidden, weight))):
-        blocks = ((hidden, block_r), (low, block_r), (weight, block_v))
-        descriptors = tuple(t if t is None else TensorDescriptor.from_tensor(t, [rows, block_e]) for t, rows in blocks)
-    linear_logprob_kernel[(ceil_div(row_tiles, group) * group * num_splits,)](
-        *(hidden, low, weight, *descriptors, bias, target, labels, *picked, *partial),
-        *(rows, weight.shape[0], width, count, tiles_per_split, num_splits, group),
-        *(scale, factor * _LOG2_E, softcap or 1.0),
+        blocks = ((hidden, config.block_r), (low, config.block_r), (weight, config.block_v))
+        descriptors = tuple(
+            t if t is None else TensorDescriptor.from_tensor(t, [rows, config.block_e]) for t, rows in blocks
+        )
+    row_tiles = ceil_div(rows, config.block_r)
+    group = min(_GROUP, row_tiles)
+    factor = call.scale if call.softcap is None else 1.0  # on logits that a cap has not scaled yet
+    picked = (logprob, None if labels is None else label_logprob)
+    tilt, place = states[2] if call.entropy else None, states[3].view(torch.int32) if call.argmax else None
+    partial = (states[0], states[1], tilt, place)
+    count = 0 if labels is None else len(labels)
+    pointers = (hidden, low, weight, *descriptors, call.bias, call.target, labels, *picked, *partial)
+    sizes = (rows, weight.shape[0], width, count, call.tiles_per_split, call.num_splits, group)
+    # By position: names would take the host a few microseconds a launch.
+    linear_logprob_kernel[(ceil_div(row_tiles, group) * group * call.num_splits,)](
+        *pointers,
+        *sizes,
+        call.scale,
+        factor * _LOG2_E,
+        call.softcap or 1.0,
         *hidden.stride(),
         *weight.stride(),
-        SOFTCAP=softcap is not None,
+        SOFTCAP=call.softcap is not None,
         UPCAST=upcast,
-        SWAPPED=bool(swapped),
-        EVEN=width % block_e == 0,
-        BLOCK_R=block_r,
-        BLOCK_V=block_v,
-        BLOCK_E=block_e,
+        SWAPPED=bool(config.swapped),
+        EVEN=width % config.block_e == 0,
+        BLOCK_R=config.block_r,
+        BLOCK_V=config.block_v,
+        BLOCK_E=config.block_e,
         LOWEST=_LOWEST,
-        num_warps=num_warps,
-        num_stages=num_stages,
-        maxnreg=max_registers,
-        enable_fp_fusion=True,
+        **compiler_options(config.num_warps, config.num_stages, config.max_registers),
     )
+    results_of = (logsumexp, spread if call.entropy else None, best if call.argmax else None)
     join_kernel[(ceil_div(rows, _JOIN_ROWS),)](
-        *(*picked, *partial, logsumexp, spread if entropy else None, best if argmax else None),
-        *(rows, num_splits, count, factor, factor * _LOG2_E, _JOIN_ROWS, _JOIN_SPLITS, _LOWEST),
+        *picked,
+        *partial,
+        *results_of,
+        rows,
+        call.num_splits,
+        count,
+        factor,
+        factor * _LOG2_E,
+        BLOCK_R=_JOIN_ROWS,
+        BLOCK_S=_JOIN_SPLITS,
+        LOWEST=_LOWEST,
     )
     return results

@@ -9,21 +9,21 @@ are all empty gives output 0 and lse -inf. Sums are float32; the log-sum-exp is 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from fastreader.ops.triton_support import interpreting, triton_op
+from fastreader.ops.triton_support import ceil_div, interpreting, power_of_2, triton_op
 
 _VALUES = 8 * 256  # of a program: 16 registers per thread in 4 warps
 
 
 def options(size: int) -> dict[str, Any]:
     """Return the constants and options of a launch for values of `size`."""
-    block = triton.next_power_of_2(size)
+    block = power_of_2(size)
     rows = min(8, _VALUES // block)
     return {"DV": size, "BLOCK_DV": block, "BLOCK_R": rows, "num_warps": 4, "enable_fp_fusion": True}
 
@@ -97,7 +97,7 @@ def merge_pair_kernel(
     BLOCK_R: tl.constexpr,
     BLOCK_DV: tl.constexpr,
 ):
-    """Merge two states of any strides; a row is one (token, head)."""
+    """Merge two states of any strides, a row for each token and head."""
     o_r = tl.program_id(0).to(tl.int64) * BLOCK_R + tl.arange(0, BLOCK_R)  # [R]
     o_t, o_h = o_r // heads, o_r % heads  # [R]
     o_d = tl.arange(0, BLOCK_DV)  # [Dv]
@@ -136,21 +136,25 @@ def merge_stack_triton(part: Tensor, part_lse: Tensor, out: Tensor, lse: Tensor 
     if rows == 0:
         return
     launch = options(size)
-    merge_stack_kernel[(triton.cdiv(rows, launch["BLOCK_R"]),)](*(part, part_lse, out, lse, states, rows), **launch)
+    merge_stack_kernel[(ceil_div(rows, launch["BLOCK_R"]),)](part, part_lse, out, lse, states, rows, **launch)
 
 
-def merge_state_triton(out_a: Tensor, lse_a: Tensor, out_b: Tensor, lse_b: Tensor) -> tuple[Tensor, Tensor]:
-    """Merge two states; arguments and results are those of `merge_state`."""
-    out, lse = _run(out_a, lse_a, out_b, lse_b)
-    return out, lse
+class _Launch(NamedTuple):
+    """Arguments of the op: two states as `merge_state` takes them."""
+
+    out_a: Tensor
+    lse_a: Tensor
+    out_b: Tensor
+    lse_b: Tensor
 
 
-def _fake(out_a: Tensor, lse_a: Tensor, out_b: Tensor, lse_b: Tensor) -> tuple[Tensor, Tensor]:
-    return out_a.new_empty(out_a.shape), lse_a.new_empty(lse_a.shape)
+def _fake(call: _Launch) -> tuple[Tensor, Tensor]:
+    return call.out_a.new_empty(call.out_a.shape), call.lse_a.new_empty(call.lse_a.shape)
 
 
-@triton_op("merge_state_triton(Tensor out_a, Tensor lse_a, Tensor out_b, Tensor lse_b) -> (Tensor, Tensor)", _fake)
-def _run(out_a: Tensor, lse_a: Tensor, out_b: Tensor, lse_b: Tensor) -> tuple[Tensor, Tensor]:
+@triton_op("merge_state_triton", _Launch, 2, _fake)
+def _run(call: _Launch) -> tuple[Tensor, Tensor]:
+    out_a, lse_a = call.out_a, call.lse_a
     tokens, heads, size = out_a.shape
     # The interpreter truncates when it casts to bfloat16, so there PyTorch casts.
     wide = torch.float32 if interpreting() else out_a.dtype
@@ -159,9 +163,18 @@ def _run(out_a: Tensor, lse_a: Tensor, out_b: Tensor, lse_b: Tensor) -> tuple[Te
     rows = tokens * heads
     if rows:
         launch = options(size)
-        merge_pair_kernel[(triton.cdiv(rows, launch["BLOCK_R"]),)](
-            *(out_a, lse_a, out_b, lse_b, out, lse, rows, heads),
-            *(*out_a.stride(), *lse_a.stride(), *out_b.stride(), *lse_b.stride()),
+        merge_pair_kernel[(ceil_div(rows, launch["BLOCK_R"]),)](
+            *call,
+            out,
+            lse,
+            rows,
+            heads,
+            *(step for tensor in call for step in tensor.stride()),
             **launch,
         )
     return out.to(out_a.dtype), lse.to(lse_a.dtype)
+
+
+def merge_state_triton(out_a: Tensor, lse_a: Tensor, out_b: Tensor, lse_b: Tensor) -> tuple[Tensor, Tensor]:
+    """Merge two states as `merge_state` does."""
+    return _run(_Launch(out_a, lse_a, out_b, lse_b))

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fastreader.errors import InputError
 from fastreader.ops import extension, triton_support
-from fastreader.ops.dispatch import SERVED, Serving, choose, cpu_serving, cuda_serving
+from fastreader.ops.dispatch import SERVED, choose
 from fastreader.ops.operands import check_activation, check_operands, name_of
 from fastreader.ops.pointwise import reference, torch_impl
 from fastreader.ops.pointwise import schema as _schema  # noqa: F401  (defines the ops)
@@ -55,8 +55,8 @@ def rotary(
     Args:
         input: [T, H, D], float32 or float64; tokens and heads may be strided.
         cosine, sine: [T, R] of input's type, R even and at most D; features beyond R pass unchanged.
-        heads: number of heads to turn; later ones (values beside queries and keys) pass unchanged. None turns all.
-        bf16, impl: those of `rms_norm`, as are the errors.
+        heads: number of heads to turn; later ones (values next to queries and keys) pass unchanged. None turns all.
+        bf16, impl: see `rms_norm`, which raises the same errors.
 
     Returns:
         [T, H, D], contiguous.
@@ -89,7 +89,7 @@ def gate(gate: Tensor, up: Tensor, activation: str, *, bf16: bool = False, impl:
     Args:
         gate, up: [T, F], float32 or float64; rows may be strided.
         activation: "silu" or "gelu_tanh" (the tanh approximation of GELU).
-        bf16, impl: those of `rms_norm`, as are the errors.
+        bf16, impl: see `rms_norm`, which raises the same errors.
 
     Returns:
         [T, F], contiguous.
@@ -98,12 +98,6 @@ def gate(gate: Tensor, up: Tensor, activation: str, *, bf16: bool = False, impl:
         raise InputError(f"gate: expected two [T, F], got {list(gate.shape)} and {list(up.shape)}")
     check_activation("gate", activation)
     return _run("gate", impl, bf16, (gate, up, activation), gate=gate, up=up)
-
-
-def status() -> list[Serving]:
-    """Return the implementation that `impl="auto"` picks on each kind of device, and why."""
-    other = Serving("float64, and other devices", "torch", "PyTorch's own operators")
-    return [cpu_serving("cpu in float32"), cuda_serving("float32"), other]
 
 
 def _run(op: str, impl: str, bf16: bool, arguments: tuple[Any, ...], **operands: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""rms_norm, rotary and gate in plain PyTorch; arguments are those of the ops."""
+"""rms_norm, rotary and gate in plain PyTorch, with the arguments of the ops."""
 
 from __future__ import annotations
 

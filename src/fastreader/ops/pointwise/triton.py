@@ -68,7 +68,7 @@ def rotary_kernel(
     BLOCK_HALF: tl.constexpr,
     BLOCK_REST: tl.constexpr,
 ):
-    """Turn BLOCK_R rows; a row is one (token, head), and heads from TURNED on pass unchanged."""
+    """Turn BLOCK_R rows, one for each token and head, and pass heads from TURNED on unchanged."""
     o_r = tl.program_id(0).to(tl.int64) * BLOCK_R + tl.arange(0, BLOCK_R)  # [R]
     o_t, o_h = o_r // HEADS, o_r % HEADS  # [R]
     o_d = tl.arange(0, BLOCK_HALF)  # [D']
@@ -125,14 +125,23 @@ def rms_norm_triton(input: Tensor, weight: Tensor, epsilon: float, bf16: bool) -
     if out.numel():
         block, block_r, warps = norm_tile(width)
         rms_norm_kernel[(ceil_div(rows, block_r),)](
-            *(input, weight.contiguous(), out, rows, input.stride(0), epsilon, width, block_r, block), num_warps=warps
+            input,
+            weight.contiguous(),
+            out,
+            rows,
+            input.stride(0),
+            epsilon,
+            WIDTH=width,
+            BLOCK_R=block_r,
+            BLOCK_E=block,
+            num_warps=warps,
         )
     return out
 
 
 @on_its_device
 def rotary_triton(input: Tensor, cosine: Tensor, sine: Tensor, bf16: bool, turned: int | None = None) -> Tensor:
-    """Run `rotary` in float32 on the first `turned` heads; None turns all."""
+    """Run `rotary` in float32 on the first `turned` heads, on all if None."""
     input = input if input.stride(2) == 1 else input.contiguous()
     tokens, heads, size = input.shape
     half = cosine.shape[1] // 2
@@ -140,8 +149,20 @@ def rotary_triton(input: Tensor, cosine: Tensor, sine: Tensor, bf16: bool, turne
     if out.numel():
         block, rest, block_r = rotary_tile(size, half)
         rotary_kernel[(ceil_div(tokens * heads, block_r),)](
-            *(input, cosine.contiguous(), sine.contiguous(), out, tokens * heads, input.stride(0), input.stride(1)),
-            *(heads, heads if turned is None else turned, size, half, block_r, block, rest),
+            input,
+            cosine.contiguous(),
+            sine.contiguous(),
+            out,
+            tokens * heads,
+            input.stride(0),
+            input.stride(1),
+            HEADS=heads,
+            TURNED=heads if turned is None else turned,
+            SIZE=size,
+            HALF=half,
+            BLOCK_R=block_r,
+            BLOCK_HALF=block,
+            BLOCK_REST=rest,
         )
     return out
 
@@ -155,7 +176,14 @@ def gate_triton(gate: Tensor, up: Tensor, activation: str, bf16: bool) -> Tensor
     if out.numel():
         block = gate_tile(width)
         gate_kernel[(rows, ceil_div(width, block))](
-            gate, up, out, gate.stride(0), up.stride(0), width, activation == "silu", block
+            gate,
+            up,
+            out,
+            gate.stride(0),
+            up.stride(0),
+            WIDTH=width,
+            SILU=activation == "silu",
+            BLOCK_F=block,
         )
     return out
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
@@ -11,14 +11,13 @@ from torch import Tensor
 
 from fastreader.core.checks import expect
 from fastreader.ops import extension, triton_support
-from fastreader.ops.dispatch import Serving, choose, cpu_serving, cuda_serving
+from fastreader.ops.dispatch import choose
 from fastreader.ops.operands import check_operands
 from fastreader.ops.recurrent import reference
 from fastreader.ops.recurrent.cpu import MAX_SIZE, scan_cpu
 from fastreader.ops.recurrent.decayed_attention import decayed_attention_chunks
+from fastreader.ops.recurrent.delta_rule import delta_rule_chunks
 from fastreader.ops.recurrent.diagonal import diagonal_chunks
-from fastreader.ops.recurrent.gated_delta import gated_delta_chunks
-from fastreader.ops.recurrent.kimi_delta import kimi_delta_chunks
 from fastreader.ops.recurrent.plan import ScanPlan
 from fastreader.ops.recurrent.selective_scan import selective_scan_chunks
 
@@ -38,13 +37,15 @@ def gated_delta_rule(
     norm_epsilon: float | None = None,
     impl: str = "auto",
 ) -> tuple[Tensor, Tensor]:
-    """Compute ``S = exp(g) S; S += beta k (v - S^T k)^T; o = S^T q`` (Yang et al. 2024; Kimi Team 2025).
+    """Compute the gated delta rule (Yang et al. 2024, Kimi Team 2025).
+
+    The state and the output of a token are ``S = exp(g) S``, ``S += beta k (v - S^T k)^T`` and ``o = S^T q``.
 
     Args:
         query, key: [T, Hk, D], floating; a head serves Hv / Hk consecutive heads of values.
         value: [T, Hv, Dv].
         gate: [T, Hv], or [T, Hv, D] for a gate a channel; logarithms of the decay, at most 0.
-        beta: [T, Hv], how much a token writes.
+        beta: [T, Hv], weight of a token's update of the state.
         plan: the tree, and the tokens whose states are returned.
         initial: [S, Hv, D, Dv], states of texts before this tree; None without such texts.
         scale: factor on queries.
@@ -63,8 +64,6 @@ def gated_delta_rule(
     tokens = len(plan)
     fits = gate.shape in ((tokens, heads), (tokens, heads, size)) and beta.shape == (tokens, heads)
     expect(fits, "gated_delta_rule", f"gate [T, {heads}] or [T, {heads}, {size}] and beta [T, {heads}]", (gate, beta))
-    operands = {"query": query, "key": key, "value": value, "gate": gate, "beta": beta}
-    chunked = gated_delta_chunks if gate.dim() == 2 else kimi_delta_chunks
 
     def prepared(query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
         query, key = (x.to(torch.promote_types(x.dtype, torch.float32)) for x in (query, key))
@@ -72,10 +71,16 @@ def gated_delta_rule(
             query, key = (x * torch.rsqrt((x * x).sum(-1, keepdim=True) + norm_epsilon) for x in (query, key))
         return query * scale, key
 
-    on_cpu = partial(scan_cpu, scale=scale, norm_epsilon=norm_epsilon)
-    on_gpu = partial(_scan_triton, "gated_delta_rule", scale=scale, norm_epsilon=norm_epsilon)
-    scans = _Scans(chunked, reference.gated_delta_rule_reference, on_cpu, on_gpu, prepared)
-    return _run("gated_delta_rule", impl, scans, operands, plan, initial, (heads, size, value.shape[2]), value.dtype)
+    scans = _Scans(
+        op="gated_delta_rule",
+        torch=delta_rule_chunks,
+        reference=reference.gated_delta_rule_reference,
+        cpu=scan_cpu,
+        prepare=prepared,
+        options={"scale": scale, "norm_epsilon": norm_epsilon},
+    )
+    operands = {"query": query, "key": key, "value": value, "gate": gate, "beta": beta}
+    return _run(scans, impl, operands, plan, initial, shape=(heads, size, value.shape[2]), dtype=value.dtype)
 
 
 def linear_attention(
@@ -88,7 +93,7 @@ def linear_attention(
     initial: Tensor | None = None,
     impl: str = "auto",
 ) -> tuple[Tensor, Tensor]:
-    """Compute ``S = exp(g) S + k v^T; o = S^T q``: Mamba-2 (Dao & Gu 2024), lightning attention, retention.
+    """Compute ``S = exp(g) S + k v^T`` and ``o = S^T q``: Mamba-2 (Dao & Gu 2024), lightning attention, retention.
 
     Args:
         query, key, value, plan, impl: as for `gated_delta_rule`.
@@ -100,15 +105,14 @@ def linear_attention(
     """
     heads, size = _check_heads("linear_attention", query, key, value, plan)
     expect(gate.shape == (len(plan), heads), "linear_attention: gate", f"[T, {heads}]", gate)
+    scans = _Scans(
+        op="linear_attention",
+        torch=decayed_attention_chunks,
+        reference=reference.linear_attention_reference,
+        cpu=lambda query, key, value, gate, *others, **given: scan_cpu(query, key, value, gate, None, *others, **given),
+    )
     operands = {"query": query, "key": key, "value": value, "gate": gate}
-
-    def on_cpu(
-        query: Tensor, key: Tensor, value: Tensor, gate: Tensor, plan: ScanPlan, initial: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
-        return scan_cpu(query, key, value, gate, None, plan, initial)
-
-    scans = _Scans(decayed_attention_chunks, reference.linear_attention_reference, on_cpu)
-    return _run("linear_attention", impl, scans, operands, plan, initial, (heads, size, value.shape[2]), value.dtype)
+    return _run(scans, impl, operands, plan, initial, shape=(heads, size, value.shape[2]), dtype=value.dtype)
 
 
 def selective_scan(
@@ -122,7 +126,7 @@ def selective_scan(
     initial: Tensor | None = None,
     impl: str = "auto",
 ) -> tuple[Tensor, Tensor]:
-    """Compute ``h = exp(dt A) h + dt x B^T; y = h C`` (Mamba, Gu & Dao 2023, algorithm 2).
+    """Compute ``h = exp(dt A) h + dt x B^T`` and ``y = h C`` (Mamba, Gu & Dao 2023, algorithm 2).
 
     Args:
         input: x [T, D], floating.
@@ -147,8 +151,8 @@ def selective_scan(
         [list(x.shape) for x in (input, step, transition, entry, readout)],
     )
     operands = {"input": input, "step": step, "transition": transition, "entry": entry, "readout": readout}
-    scans = _Scans(selective_scan_chunks, reference.selective_scan_reference)
-    return _run("selective_scan", impl, scans, operands, plan, initial, (size, states), input.dtype)
+    scans = _Scans("selective_scan", selective_scan_chunks, reference.selective_scan_reference)
+    return _run(scans, impl, operands, plan, initial, shape=(size, states), dtype=input.dtype)
 
 
 def linear_recurrence(
@@ -171,14 +175,8 @@ def linear_recurrence(
     fits = input.dim() == 2 and input.shape == decay.shape and len(input) == len(plan)
     expect(fits, "linear_recurrence", f"two [{len(plan)}, C]", f"{list(input.shape)} and {list(decay.shape)}")
     operands = {"input": input, "decay": decay}
-    scans = _Scans(diagonal_chunks, reference.linear_recurrence_reference)
-    return _run("linear_recurrence", impl, scans, operands, plan, initial, (input.shape[1],), input.dtype)
-
-
-def status() -> list[Serving]:
-    """Return the implementation that `impl="auto"` picks for linear attention on each kind of device, and why."""
-    others = Serving("float64, and other devices", "torch", "PyTorch's own operators")
-    return [cpu_serving("cpu in float32"), cuda_serving(), others]
+    scans = _Scans("linear_recurrence", diagonal_chunks, reference.linear_recurrence_reference)
+    return _run(scans, impl, operands, plan, initial, shape=(input.shape[1],), dtype=input.dtype)
 
 
 def _check_heads(op: str, query: Tensor, key: Tensor, value: Tensor, plan: ScanPlan) -> tuple[int, int]:
@@ -194,31 +192,35 @@ def _check_heads(op: str, query: Tensor, key: Tensor, value: Tensor, plan: ScanP
 
 
 class _Scans(NamedTuple):
-    """The implementations of a recurrence: of its operands, a plan and initial states.
+    """The implementations of a recurrence, each of its operands, a plan and initial states.
 
     Attributes:
-        triton: takes operands of any types, the others those of one; None for the op's kernel without options.
+        op: its name, by which `recurrent.triton` holds the Triton kernels; these take operands of different types, the
+            other implementations operands of one type.
         prepare: maps queries and keys to those that `torch` and `reference` take.
+        options: further arguments of `cpu` and Triton.
     """
 
+    op: str
     torch: Callable[..., tuple[Tensor, Tensor]]
     reference: Callable[..., tuple[Tensor, Tensor]]
     cpu: Callable[..., tuple[Tensor, Tensor]] | None = None
-    triton: Callable[..., tuple[Tensor, Tensor]] | None = None
     prepare: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] | None = None
+    options: Mapping[str, Any] = MappingProxyType({})
 
 
 def _run(
-    op: str,
-    impl: str,
     scans: _Scans,
+    impl: str,
     operands: dict[str, Tensor],
     plan: ScanPlan,
     initial: Tensor | None,
+    *,
     shape: tuple[int, ...],
     dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor]:
-    """Check types, devices and the initial states of one `shape`; return outputs in `dtype`, and the kept states."""
+    """Check operands and initial states of one `shape`, and return outputs in `dtype` and the kept states."""
+    op, first = scans.op, next(iter(operands.values()))
     check_operands(op, operands | ({} if initial is None else {"initial": initial}), ())
     for name, tensor in operands.items():
         expect(tensor.is_floating_point(), f"{op}: {name}", "a floating type", tensor.dtype)
@@ -230,28 +232,24 @@ def _run(
         wide = torch.promote_types(wide, tensor.dtype)
 
     def why_not_cpu() -> str | None:
-        why = extension.why_not(next(iter(operands.values())).to(wide), (torch.float32,))
         fits = min(shape) >= 1 and max(shape) <= MAX_SIZE
-        return why or (None if fits else f"it takes 1 to {MAX_SIZE} heads and values, got {shape}")
+        size = None if fits else f"it takes 1 to {MAX_SIZE} heads and values, got {shape}"
+        return extension.why_not(first.to(wide), (torch.float32,)) or size
 
     def why_not_triton() -> str | None:
         if len(shape) > 1 and shape[1] > _MOST_KEYS:
             return f"it takes keys, or states of a channel, of at most {_MOST_KEYS} values, got {shape[1]}"
         return triton_support.why_not_all(operands.values())
 
-    cpu = None if scans.cpu is None else why_not_cpu
-    chosen = choose(op, impl, next(iter(operands.values())), cpu=cpu, triton=why_not_triton)
+    chosen = choose(op, impl, first, cpu=None if scans.cpu is None else why_not_cpu, triton=why_not_triton)
     if chosen == "triton":
-        out, kept = (scans.triton or partial(_scan_triton, op))(*operands.values(), plan, initial)
+        from fastreader.ops.recurrent.triton import SCANS
+
+        out, kept = SCANS[op](*operands.values(), plan, initial=initial, **scans.options)
         return out.to(dtype), kept
     if chosen != "cpu" and scans.prepare is not None:
         operands["query"], operands["key"] = scans.prepare(operands["query"], operands["key"])
-    out, kept = getattr(scans, chosen)(*(tensor.to(wide) for tensor in operands.values()), plan, initial)
+    options = scans.options if chosen == "cpu" else {}
+    widened = (tensor.to(wide) for tensor in operands.values())
+    out, kept = getattr(scans, chosen)(*widened, plan, initial=initial, **options)
     return out.to(dtype), kept
-
-
-def _scan_triton(op: str, *operands: Any, **options: Any) -> tuple[Tensor, Tensor]:
-    """Import the Triton kernels and run that of an op."""
-    from fastreader.ops.recurrent.triton import SCANS
-
-    return SCANS[op](*operands, **options)

@@ -19,11 +19,12 @@ def scan_cpu(
     gate: Tensor,
     beta: Tensor | None,
     plan: ScanPlan,
+    *,
     initial: Tensor | None,
     scale: float = 1.0,
     norm_epsilon: float | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Return outputs and kept states; arguments are those of `gated_delta_rule`, in float32, without beta if None."""
+    """Return outputs and kept states of `gated_delta_rule` in float32, or of `linear_attention` if beta is None."""
     walks = plan.walks
     levels = [number for level in walks.levels for number in level]
     before = None if initial is None else initial.float()

@@ -19,9 +19,9 @@ CHUNK = 64  # tokens
 
 
 def decayed_attention_chunks(
-    query: Tensor, key: Tensor, value: Tensor, gate: Tensor, plan: ScanPlan, initial: Tensor | None
+    query: Tensor, key: Tensor, value: Tensor, gate: Tensor, plan: ScanPlan, *, initial: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """Return outputs and kept states; arguments are those of `linear_attention`, of one floating type."""
+    """Return outputs and kept states of `linear_attention`, for operands of one floating type."""
     _, heads, size = value.shape
     key_heads, key_size = key.shape[1:]
     out = torch.empty_like(value, memory_format=torch.contiguous_format)

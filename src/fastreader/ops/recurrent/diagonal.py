@@ -15,8 +15,8 @@ from fastreader.ops.recurrent.plan import ChunkBatch, ScanPlan
 CHUNK = 64  # tokens
 
 
-def diagonal_chunks(input: Tensor, decay: Tensor, plan: ScanPlan, initial: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Return outputs and kept states; arguments are those of `linear_recurrence`, of one floating type."""
+def diagonal_chunks(input: Tensor, decay: Tensor, plan: ScanPlan, *, initial: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Return outputs and kept states of `linear_recurrence`, for operands of one floating type."""
     size = input.shape[1]
     out = torch.empty_like(input, memory_format=torch.contiguous_format)
 

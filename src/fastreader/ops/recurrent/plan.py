@@ -25,9 +25,9 @@ class ChunkBatch:
     Attributes:
         tokens: int64 [N, L], the tokens of each chunk; the first is repeated where it is shorter.
         padding: bool [N, L], the places after a chunk's end; None if all chunks are that long.
-        before: int64 [N], place of the state that each chunk starts from, among those of the level before (level 0:
-            among the initial ones); -1 for none.
-        after: int64 [N], place of the state at each chunk's end among those of this level; -1 if nobody needs it.
+        before: int64 [N], place of the state that each chunk starts from, among the states of the level before (level
+            0: among the initial ones); -1 for none.
+        after: int64 [N], place of the state at each chunk's end among this level's states; -1 if it is not needed.
     """
 
     tokens: Tensor

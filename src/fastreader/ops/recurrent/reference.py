@@ -36,9 +36,9 @@ def scan_reference(
 
 
 def gated_delta_rule_reference(
-    query: Tensor, key: Tensor, value: Tensor, gate: Tensor, beta: Tensor, plan: ScanPlan, initial: Tensor | None
+    query: Tensor, key: Tensor, value: Tensor, gate: Tensor, beta: Tensor, plan: ScanPlan, *, initial: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """Return outputs and kept states; arguments are those of `gated_delta_rule`, of one floating type."""
+    """Return outputs and kept states of `gated_delta_rule`, for operands of one floating type."""
     groups = value.shape[1] // key.shape[1]
     query, key = (x.repeat_interleave(groups, dim=1) for x in (query, key))
     decay = (gate if gate.dim() == 3 else gate[..., None]).exp()
@@ -54,9 +54,9 @@ def gated_delta_rule_reference(
 
 
 def linear_attention_reference(
-    query: Tensor, key: Tensor, value: Tensor, gate: Tensor, plan: ScanPlan, initial: Tensor | None
+    query: Tensor, key: Tensor, value: Tensor, gate: Tensor, plan: ScanPlan, *, initial: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """Return outputs and kept states; arguments are those of `linear_attention`, of one floating type."""
+    """Return outputs and kept states of `linear_attention`, for operands of one floating type."""
     groups = value.shape[1] // key.shape[1]
     query, key = (x.repeat_interleave(groups, dim=1) for x in (query, key))
 
@@ -74,9 +74,10 @@ def selective_scan_reference(
     entry: Tensor,
     readout: Tensor,
     plan: ScanPlan,
+    *,
     initial: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
-    """Return outputs and kept states; arguments are those of `selective_scan`, of one floating type."""
+    """Return outputs and kept states of `selective_scan`, for operands of one floating type."""
 
     def update(token: int, state: Tensor) -> tuple[Tensor, Tensor]:
         state = state * (step[token][:, None] * transition).exp()
@@ -87,9 +88,9 @@ def selective_scan_reference(
 
 
 def linear_recurrence_reference(
-    input: Tensor, decay: Tensor, plan: ScanPlan, initial: Tensor | None
+    input: Tensor, decay: Tensor, plan: ScanPlan, *, initial: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """Return outputs and kept states; arguments are those of `linear_recurrence`, of one floating type."""
+    """Return outputs and kept states of `linear_recurrence`, for operands of one floating type."""
 
     def update(token: int, state: Tensor) -> tuple[Tensor, Tensor]:
         state = decay[token] * state + input[token]

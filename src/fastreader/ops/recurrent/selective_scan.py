@@ -22,9 +22,10 @@ def selective_scan_chunks(
     entry: Tensor,
     readout: Tensor,
     plan: ScanPlan,
+    *,
     initial: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
-    """Return outputs and kept states; arguments are those of `selective_scan`, of one floating type."""
+    """Return outputs and kept states of `selective_scan`, for operands of one floating type."""
     size, states = transition.shape
     out = torch.empty_like(input, memory_format=torch.contiguous_format)
 

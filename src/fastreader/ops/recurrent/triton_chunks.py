@@ -1,8 +1,7 @@
 # mypy: allow-untyped-decorators, allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls
-"""Linear attention and the delta rules in Triton, a chain chunk by chunk (arXiv 2405.21060; 2412.06464; 2510.26692).
+"""Linear attention and the delta rules in Triton, a chain chunk by chunk (arXiv 2405.21060, 2412.06464, 2510.26692).
 
-With G_i = g_1 + ... + g_i within a chunk of L tokens, S_0 before it, and P and M from `triton_pairs` or, for a gate a
-channel, `triton_channel_pairs`:
+With G_i = g_1 + ... + g_i within a chunk of L tokens, S_0 before it, and P and M from `triton_pairs`:
 
     U = M (V - (exp(G) K) S_0), or V for linear attention
     O = (exp(G) Q) S_0 + P U,    S = exp(G_L) S_0 + (exp(G_L - G) K)^T U
@@ -15,23 +14,25 @@ of a chunk. The state is cut into parts of BLOCK_D columns, of which one at a ti
 
 from __future__ import annotations
 
+from typing import Any
+
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from fastreader.ops.recurrent.plan import ScanPlan
-from fastreader.ops.recurrent.triton_channel_pairs import channel_pairs
 from fastreader.ops.recurrent.triton_pairs import inverse_norm, pairs
 from fastreader.ops.recurrent.triton_walk import (
     PRECISION,
     load_chain,
+    load_rows,
     load_state,
     output_like,
     rows_apart,
     store_state,
     walk,
 )
-from fastreader.ops.triton_support import ceil_div, on_its_device, target_of
+from fastreader.ops.triton_support import ceil_div, on_its_device, power_of_2, target_of
 
 CHUNK = 16  # tokens
 
@@ -70,7 +71,7 @@ def chunks_kernel(
     BLOCK_D: tl.constexpr,
     BLOCK_DV: tl.constexpr,
 ):
-    """Follow one chain for one head and a block of its values; CHANNELS is whether the gate has channels."""
+    """Follow one chain for one head and a block of its values, with a gate a channel if CHANNELS."""
     head, heads = tl.program_id(1).to(tl.int64), tl.num_programs(1)
     start, length, before, after, kept = load_chain(chain_ptr, first + tl.program_id(0))
     o_c = tl.arange(0, CHUNK)  # [C]
@@ -102,15 +103,14 @@ def chunks_kernel(
         for part in tl.static_range(PARTS):
             o_d = part * BLOCK_D + tl.arange(0, BLOCK_D)  # [D']
             m_cd = m_c[:, None] & (o_d < D)[None, :]  # [C, D']
-            b_key = tl.load(p_key + (o_c[:, None] * stride_key_token + o_d[None, :]), mask=m_cd, other=0.0)
-            b_query = tl.load(p_query + (o_c[:, None] * stride_query_token + o_d[None, :]), mask=m_cd, other=0.0)
-            b_key, b_query = b_key.to(tl.float32), b_query.to(tl.float32)  # [C, D']
+            b_key = load_rows(p_key, stride_key_token, o_c, o_d, m_cd)  # [C, D']
+            b_query = load_rows(p_query, stride_query_token, o_c, o_d, m_cd)  # [C, D']
             if NORMED:
                 b_keys += tl.sum(b_key * b_key, axis=1)
                 b_queries += tl.sum(b_query * b_query, axis=1)
             if CHANNELS:
-                b_gate = tl.load(p_gate + (o_c[:, None] * stride_gate_token + o_d[None, :]), mask=m_cd, other=0.0)
-                b_grown = tl.exp(tl.cumsum(b_gate.to(tl.float32), axis=0))  # [C, D']
+                b_gate = load_rows(p_gate, stride_gate_token, o_c, o_d, m_cd)  # [C, D']
+                b_grown = tl.exp(tl.cumsum(b_gate, axis=0))  # [C, D']
                 b_key, b_query = b_key * b_grown, b_query * b_grown
             if system_ptr is not None:
                 b_found = tl.dot(b_states[part], tl.trans(b_key), b_found, input_precision=PRECISION)
@@ -130,8 +130,7 @@ def chunks_kernel(
             b_stays = tl.exp(b_last)
             b_on_key, b_on_query = b_on_key * tl.exp(b_total), b_on_query * tl.exp(b_total)
 
-        b_value = tl.load(p_value + (o_c[:, None] * stride_value_token + o_v[None, :]), mask=m_cv, other=0.0)
-        b_made = tl.trans(b_value.to(tl.float32))  # [Dv, C]
+        b_made = tl.trans(load_rows(p_value, stride_value_token, o_c, o_v, m_cv))  # [Dv, C]
         o_pair = o_c[:, None] * (heads * CHUNK) + o_c[None, :]  # [C, C]
         if system_ptr is not None:
             b_system = tl.load(system_ptr + row * CHUNK + o_pair, mask=m_c[:, None], other=0.0)  # [C, C]
@@ -147,11 +146,9 @@ def chunks_kernel(
         for part in tl.static_range(PARTS):
             o_d = part * BLOCK_D + tl.arange(0, BLOCK_D)  # [D']
             m_cd = m_c[:, None] & (o_d < D)[None, :]  # [C, D']
-            b_key = tl.load(p_key + (o_c[:, None] * stride_key_token + o_d[None, :]), mask=m_cd, other=0.0)
-            b_key, b_state = b_key.to(tl.float32), b_before[part] * b_stays  # [C, D'], [Dv, D']
+            b_key, b_state = load_rows(p_key, stride_key_token, o_c, o_d, m_cd), b_before[part] * b_stays
             if CHANNELS:
-                b_gate = tl.load(p_gate + (o_c[:, None] * stride_gate_token + o_d[None, :]), mask=m_cd, other=0.0)
-                b_gate = b_gate.to(tl.float32)  # [C, D']
+                b_gate = load_rows(p_gate, stride_gate_token, o_c, o_d, m_cd)  # [C, D']
                 b_last = tl.sum(b_gate, axis=0)  # [D']
                 b_key *= tl.exp(b_last[None, :] - tl.cumsum(b_gate, axis=0))
                 b_state *= tl.exp(b_last)[None, :]
@@ -169,66 +166,53 @@ def gated_delta_rule_triton(
     key: Tensor,
     value: Tensor,
     gate: Tensor,
-    beta: Tensor,
+    beta: Tensor | None,
     plan: ScanPlan,
+    *,
     initial: Tensor | None,
     scale: float = 1.0,
     norm_epsilon: float | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Return outputs and kept states.
-
-    Args:
-        query, key, value, gate, beta, plan, initial: as for `gated_delta_rule`.
-        scale: factor on queries.
-        norm_epsilon: first divide queries and keys by the root of their sum of squares plus this; None does not.
-    """
-    query, key, value, gate, beta = (rows_apart(x) for x in (query, key, value, gate, beta))
-    make = pairs if gate.dim() == 2 else channel_pairs
-    products = make(query, key, gate, beta, plan.walks.chunks(CHUNK), CHUNK, scale, norm_epsilon)
-    return _walk_chunks(query, key, value, gate, *products, plan, initial, scale, norm_epsilon)
-
-
-@on_its_device
-def linear_attention_triton(
-    query: Tensor, key: Tensor, value: Tensor, gate: Tensor, plan: ScanPlan, initial: Tensor | None
-) -> tuple[Tensor, Tensor]:
-    """Return outputs and kept states; arguments are those of `linear_attention`."""
+    """Return outputs and kept states of `gated_delta_rule`, or of `linear_attention` if beta is None."""
     query, key, value, gate = (rows_apart(x) for x in (query, key, value, gate))
-    products = pairs(query, key, gate, None, plan.walks.chunks(CHUNK), CHUNK, 1.0, None)
-    return _walk_chunks(query, key, value, gate, *products, plan, initial, 1.0, None)
-
-
-def _walk_chunks(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    gate: Tensor,
-    scores: Tensor,
-    system: Tensor | None,
-    plan: ScanPlan,
-    initial: Tensor | None,
-    scale: float,
-    norm_epsilon: float | None,
-) -> tuple[Tensor, Tensor]:
+    beta = None if beta is None else rows_apart(beta)
     _, key_heads, size = query.shape
     _, heads, value_size = value.shape
+    chunks, channels = plan.walks.chunks(CHUNK), gate.dim() == 3
+    scores, system = pairs(query, key, gate, beta, chunks, chunk=CHUNK, scale=scale, norm_epsilon=norm_epsilon)
     out = output_like(value)
-    constants = options(target_of(value.device), size, value_size, system is not None, gate.dim() == 3)
+    constants = options(target_of(value.device), size, value_size, delta=system is not None, channels=channels)
     blocks = ceil_div(value_size, constants["BLOCK_DV"])
 
-    def launch(table: Tensor, first: int, count: int, before: Tensor, after: Tensor, kept: Tensor) -> None:
+    operands = (query, key, value, gate, scores, system, out)
+    steps = (*query.stride()[:2], *key.stride()[:2], *value.stride()[:2], *gate.stride()[:2])
+
+    def launch(count: int, chains: tuple[Any, ...]) -> None:
         chunks_kernel[(count, heads, blocks)](
-            *(query, key, value, gate, scores, system, out, table, before, after, kept, first),
-            *(*query.stride()[:2], *key.stride()[:2], *value.stride()[:2], *gate.stride()[:2]),
-            *(scale, norm_epsilon or 0.0, heads // key_heads, norm_epsilon is not None, size, value_size),
-            *(gate.dim() == 3,),
+            *operands,
+            *chains,
+            *steps,
+            scale,
+            norm_epsilon or 0.0,
+            GROUPS=heads // key_heads,
+            NORMED=norm_epsilon is not None,
+            D=size,
+            DV=value_size,
+            CHANNELS=channels,
             **constants,
         )
 
     return out, walk(plan, (heads, size, value_size), initial, launch)
 
 
-def options(target: int, size: int, value_size: int, delta: bool, channels: bool) -> dict[str, int]:
+def linear_attention_triton(
+    query: Tensor, key: Tensor, value: Tensor, gate: Tensor, plan: ScanPlan, *, initial: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Return outputs and kept states of `linear_attention`."""
+    return gated_delta_rule_triton(query, key, value, gate, None, plan, initial=initial)
+
+
+def options(target: int, size: int, value_size: int, *, delta: bool, channels: bool) -> dict[str, int]:
     """Return the constants and options of a launch.
 
     At these blocks no kernel runs out of registers, under Triton 3.6 or 3.9: see tests/ops/compile_report.py.
@@ -243,7 +227,7 @@ def options(target: int, size: int, value_size: int, delta: bool, channels: bool
     block = 32
     if wide and not channels:
         block = 16 if target not in (90, 100) else 64 if delta else 32
-    block = max(16, min(block, triton.next_power_of_2(size)))
+    block = max(16, min(block, power_of_2(size)))
     values = 64 if wide else 16
     if target == 100 and delta and size > 64:  # Triton 3.6 makes an empty kernel of the one with tcgen05
         values = min(values, 32)
@@ -254,7 +238,7 @@ def options(target: int, size: int, value_size: int, delta: bool, channels: bool
         "CHUNK": CHUNK,
         "BLOCK_D": block,
         "PARTS": ceil_div(size, block),
-        "BLOCK_DV": max(16, min(values, triton.next_power_of_2(value_size))),
+        "BLOCK_DV": max(16, min(values, power_of_2(value_size))),
         "num_warps": warps,
         "num_stages": 1,
         "enable_fp_fusion": True,

@@ -8,6 +8,8 @@ One program takes a chain and BLOCK_C channels, and keeps their states in regist
 
 from __future__ import annotations
 
+from typing import Any
+
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -51,17 +53,17 @@ def linear_recurrence_kernel(
 
 @on_its_device
 def linear_recurrence_triton(
-    input: Tensor, decay: Tensor, plan: ScanPlan, initial: Tensor | None
+    input: Tensor, decay: Tensor, plan: ScanPlan, *, initial: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """Return outputs and kept states; arguments are those of `linear_recurrence`."""
+    """Return outputs and kept states of `linear_recurrence`."""
     input, decay = rows_apart(input), rows_apart(decay)
     size = input.shape[1]
     out = output_like(input)
 
-    def launch(table: Tensor, first: int, count: int, before: Tensor, after: Tensor, kept: Tensor) -> None:
-        linear_recurrence_kernel[(count, ceil_div(size, OPTIONS["BLOCK_C"]))](
-            *(input, decay, out, table, before, after, kept, first, input.stride(0), decay.stride(0), size),
-            **OPTIONS,
-        )
+    operands, steps = (input, decay, out), (input.stride(0), decay.stride(0))
+
+    def launch(count: int, chains: tuple[Any, ...]) -> None:
+        grid = (count, ceil_div(size, OPTIONS["BLOCK_C"]))
+        linear_recurrence_kernel[grid](*operands, *chains, *steps, WIDTH=size, **OPTIONS)
 
     return out, walk(plan, (size,), initial, launch)

@@ -9,13 +9,15 @@ takes a chain and BLOCK_D channels, and keeps their states in registers.
 
 from __future__ import annotations
 
+from typing import Any
+
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from fastreader.ops.recurrent.plan import ScanPlan
 from fastreader.ops.recurrent.triton_walk import load_chain, load_state, output_like, rows_apart, store_state, walk
-from fastreader.ops.triton_support import ceil_div, on_its_device
+from fastreader.ops.triton_support import ceil_div, on_its_device, power_of_2
 
 _STATES = 2**11  # of a program: 16 registers per thread in 4 warps
 
@@ -71,9 +73,10 @@ def selective_scan_triton(
     entry: Tensor,
     readout: Tensor,
     plan: ScanPlan,
+    *,
     initial: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
-    """Return outputs and kept states; arguments are those of `selective_scan`."""
+    """Return outputs and kept states of `selective_scan`."""
     input, step, entry, readout = (rows_apart(x) for x in (input, step, entry, readout))
     transition = transition.contiguous()
     size, states = transition.shape
@@ -81,18 +84,17 @@ def selective_scan_triton(
     constants = options(size, states)
     blocks = ceil_div(size, constants["BLOCK_D"])
 
-    def launch(table: Tensor, first: int, count: int, before: Tensor, after: Tensor, kept: Tensor) -> None:
-        selective_scan_kernel[(count, blocks)](
-            *(input, step, transition, entry, readout, out, table, before, after, kept, first),
-            *(input.stride(0), step.stride(0), entry.stride(0), readout.stride(0), size, states),
-            **constants,
-        )
+    operands = (input, step, transition, entry, readout, out)
+    steps = (input.stride(0), step.stride(0), entry.stride(0), readout.stride(0))
+
+    def launch(count: int, chains: tuple[Any, ...]) -> None:
+        selective_scan_kernel[(count, blocks)](*operands, *chains, *steps, D=size, N=states, **constants)
 
     return out, walk(plan, (size, states), initial, launch)
 
 
 def options(size: int, states: int) -> dict[str, int]:
     """Return the constants and options of a launch for `size` channels with this many states each."""
-    block = triton.next_power_of_2(states)
-    channels = max(1, min(triton.next_power_of_2(size), _STATES // block))
+    block = power_of_2(states)
+    channels = max(1, min(power_of_2(size), _STATES // block))
     return {"BLOCK_D": channels, "BLOCK_N": block, "STAGES": 3, "num_warps": 4, "enable_fp_fusion": True}

@@ -20,7 +20,7 @@ COLUMNS = 5  # of the table of chains: first token, length, and the rows before,
 
 
 class WalkLevel(NamedTuple):
-    """Chains that start from states at the ends of those of the level before.
+    """Chains that start from states at the ends of chains of the level before.
 
     Attributes:
         first: row of the first chain in the table.
@@ -41,8 +41,8 @@ class Walks:
 
     Attributes:
         table: int32 [N, 5], for each chain its first token, its number of tokens, the row of the state before it among
-            those of the level before (level 0: among the initial ones), the row of the state at its end among those of
-            its level, and the row of that state in the result. A missing row is -1.
+            the states of the level before (level 0: among the initial ones), the row of the state at its end among the
+            states of its level, and the row of that state in the result. A missing row is -1.
         levels: the levels.
         repeats: int64 [K], the row of the result for each kept token; None if each has its own.
     """

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fastreader.errors import InputError, UnsupportedImplementationError
 from fastreader.ops import triton_support
-from fastreader.ops.dispatch import SERVED, Serving, choose, cpu_serving, cuda_serving
+from fastreader.ops.dispatch import SERVED, choose
 from fastreader.ops.operands import check_head_values, check_heads, check_indices, check_products
 from fastreader.ops.tree_attention import cpu, flash
 from fastreader.ops.tree_attention.plan import AttentionContext, AttentionPlan, chunk_ends
@@ -70,7 +70,7 @@ def tree_attention(
         return_lse: also return the log-sum-exp.
         plan: `AttentionPlan(subtree_end, query_node, query_positions, key_positions)` of this tree, to share it
             between layers; None makes one. Positions are needed only with a window or a chunk.
-        impl: "auto", or one of `IMPLEMENTATIONS` by name, which runs exactly that or raises; see `status`. "flash" is
+        impl: "auto", or one of `IMPLEMENTATIONS` by name, which runs exactly that or raises. "flash" is
             FlashAttention over chains of the tree (`flash`), which "auto" never picks.
 
     Returns:
@@ -93,7 +93,7 @@ def tree_attention(
         check_products(_OP, softcap, input_precision, query.dtype)
     check_indices(_OP, "subtree_end", subtree_end, columns, device)
     if query_node is not None:
-        check_indices(_OP, "query_node", query_node, rows, device, (torch.int32, torch.int64))
+        check_indices(_OP, "query_node", query_node, rows, device, dtypes=(torch.int32, torch.int64))
     elif rows != columns:
         raise InputError(f"{_OP}: {rows} queries over {columns} keys need a query_node, got None")
     if sinks is not None:
@@ -142,8 +142,21 @@ def tree_attention(
         assert query_positions is not None
         window, query_positions, plan = chunk, chunk_ends(query_positions, chunk), plan.chunked(chunk)
     context = AttentionContext(
-        *(query, key, value, subtree_end, nodes, query_positions, key_positions, plan),
-        *(scale, window, softcap, sinks, slopes, input_precision, return_lse),
+        query=query,
+        key=key,
+        value=value,
+        subtree_end=subtree_end,
+        query_node=nodes,
+        query_positions=query_positions,
+        key_positions=key_positions,
+        plan=plan,
+        scale=scale,
+        window=window,
+        softcap=softcap,
+        sinks=sinks,
+        slopes=slopes,
+        input_precision=input_precision,
+        return_lse=return_lse,
     )
     if chosen == "triton":
         from fastreader.ops.tree_attention.triton import tree_attention_triton
@@ -166,14 +179,3 @@ def _why_not_triton(query: Tensor, value: Tensor) -> str | None:
     if query.dtype == torch.float32 and query.shape[2] > _MAX_FLOAT32:
         return f"it takes float32 head sizes up to {_MAX_FLOAT32}, got {query.shape[2]}"
     return triton_support.why_not(query, value.shape[2])
-
-
-def status() -> list[Serving]:
-    """Return the implementation that `impl="auto"` picks on each kind of device, and why."""
-    by_name = Serving("cuda, by name only", "flash", f"{flash.engine()[0]}, over chains of the tree")
-    return [
-        cpu_serving(),
-        cuda_serving(),
-        by_name,
-        Serving("other dtypes and devices", "torch", "no kernel takes them"),
-    ]

@@ -1,9 +1,9 @@
 """Attention over a tree as a few calls of attention over ranges of keys: chains, and the ancestors of chains by level.
 
-A chain is a run of packed tokens of which each is the parent of the next. Unlike those of a recurrent layer, it
+A chain is a run of packed tokens of which each is the parent of the next. Unlike a chain of a recurrent layer, it
 continues beyond branches. A token sees its chain up to itself, and of every chain above it a piece from that chain's
-start. One causal call covers all chains, and one call a level the pieces that lie at one depth, counted in chains from
-a root.
+start. One causal call covers all chains, and one call a level the pieces at one depth, counted in chains from a
+root.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def cascade(subtree_end: Int32, query_node: Int64) -> list[CascadeCall]:
 
 
 def _pieces(subtree_end: Int32, starts: list[int], stops: list[int]) -> list[list[tuple[int, int]]]:
-    """Return for each chain the ranges of keys that it sees of the chains above it, those of the root first."""
+    """Return for each chain the ranges of keys that it sees of the chains above it, from the root down."""
     found: list[list[tuple[int, int]]] = []
     last: list[int] = []  # the chain above each chain, or -1
     for chain, start in enumerate(starts):

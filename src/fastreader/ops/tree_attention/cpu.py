@@ -12,7 +12,7 @@ from fastreader.ops.operands import MAX_HEAD_SIZE
 from fastreader.ops.tree_attention import schema as _schema  # noqa: F401  (defines the op)
 from fastreader.ops.tree_attention.plan import AttentionContext
 
-_STRIP = 32  # query rows of a strip (kStrip in csrc/kernels.h)
+_CHUNK = 32  # query rows that are packed together (kStrip in csrc/kernels.h)
 _ROWS = 128  # at most this many rows in a tile, unless one token has more heads
 _WIDE, _WIDE_ROWS = 256, 64  # above this head size fewer rows, so that queries and sums stay in the second cache
 _KEY_BLOCK = 64  # with larger blocks the tile unit falls asleep during softmax, see csrc/tree_attention_tile.inl
@@ -33,7 +33,7 @@ def why_not(query: Tensor, key: Tensor, value: Tensor) -> str | None:
 
 @cache
 def query_block(groups: int, size: int = _WIDE) -> int:
-    """Return the number of tokens in a tile: it fills at most 128 rows and pads least up to whole strips.
+    """Return the number of tokens in a tile: it fills at most 128 rows and pads least up to whole chunks.
 
     Args:
         groups: query heads per key head.
@@ -42,28 +42,33 @@ def query_block(groups: int, size: int = _WIDE) -> int:
     most = max((_ROWS if size <= _WIDE else _WIDE_ROWS) // groups, 1)
 
     def waste(tokens: int) -> float:
-        return -(-tokens * groups // _STRIP) * _STRIP / (tokens * groups)
+        return -(-tokens * groups // _CHUNK) * _CHUNK / (tokens * groups)
 
     return min(range(max(most // 2, 1), most + 1), key=lambda tokens: (waste(tokens), -tokens))
 
 
 def tree_attention_cpu(context: AttentionContext) -> tuple[Tensor, Tensor]:
-    """Return (out, lse) of a call; lse is empty unless it is needed."""
+    """Return (out, lse) of a call, lse empty unless it is needed."""
     (_, heads, size), (_, key_heads, value_size) = context.query.shape, context.value.shape
     size = max(size, value_size)
     schedule = context.plan.slot_schedule(
         context.window, query_block(heads // max(key_heads, 1) or 1, size), _KEY_BLOCK
     )
-    query_positions, key_positions = context.query_positions, context.key_positions
+    positions = (context.query_positions, context.key_positions)
+    query_positions, key_positions = (None if tensor is None else tensor.contiguous() for tensor in positions)
+    options = context.scale, context.window, context.softcap, context.sinks, context.slopes, context.input_precision
+    # By position: torch takes five times as long to match 24 arguments by name.
     out, lse = torch.ops.fastreader.tree_attention(
-        *(context.query, context.key, context.value),
+        context.query,
+        context.key,
+        context.value,
         *context.plan.slots.tensors,
         context.query_node,
-        None if query_positions is None else query_positions.contiguous(),
-        None if key_positions is None else key_positions.contiguous(),
+        query_positions,
+        key_positions,
         *schedule.tensors,
-        *(context.scale, context.window, context.softcap, context.sinks, context.slopes),
-        *(context.input_precision, context.return_lse),
+        *options,
+        context.return_lse,
         extension.instruction_set(),
     )
     return out, lse

@@ -20,9 +20,11 @@ _LAST_TILES = 264  # two for each processor of an H100
 
 
 class CallShape(NamedTuple):
-    """What decides the schedule of a call, besides its tree: sizes of [T, H, D] operands, type, window and terms.
+    """Properties of a call that decide its schedule, given its tree.
 
     Attributes:
+        heads, key_heads, size, value_size, dtype: sizes and type of the operands [T, H, D].
+        window: as for `tree_attention`.
         terms: whether there are sinks or slopes.
         capped: whether there is a soft cap.
         split: whether float32 operands may be sums of two bfloat16 terms.
@@ -42,10 +44,16 @@ class CallShape(NamedTuple):
     def of(cls, context: AttentionContext) -> CallShape:
         """Return the shape of a call."""
         (_, heads, size), (_, key_heads, value_size) = context.query.shape, context.value.shape
-        terms = context.sinks is not None or context.slopes is not None
         return cls(
-            *(heads, key_heads, size, value_size, context.query.dtype, context.window, terms),
-            *(context.softcap is not None, context.input_precision is not None),
+            heads=heads,
+            key_heads=key_heads,
+            size=size,
+            value_size=value_size,
+            dtype=context.query.dtype,
+            window=context.window,
+            terms=context.sinks is not None or context.slopes is not None,
+            capped=context.softcap is not None,
+            split=context.input_precision is not None,
         )
 
     def config(self, device: torch.device, queries: int) -> TreeAttentionConfig:
@@ -53,7 +61,8 @@ class CallShape(NamedTuple):
         rows = queries * max(self.heads // max(self.key_heads, 1), 1)
         plain = self.window is None and not self.capped and self.size == self.value_size
         size = max(self.size, self.value_size)
-        return default_config(target_of(device), size, self.dtype, rows, self.terms, plain, self.split)
+        target, terms, split = target_of(device), self.terms, self.split
+        return default_config(target, size, self.dtype, rows, terms=terms, plain=plain, split=split)
 
     def schedule(
         self, plan: AttentionPlan, device: torch.device, config: TreeAttentionConfig | None = None
@@ -94,7 +103,7 @@ def device_schedule(schedule: Schedule, device: torch.device) -> DeviceSchedule:
 
 
 def add_schedule(schedule: Schedule, upload: Upload) -> Callable[[], DeviceSchedule]:
-    """Add a schedule's tables to an upload; its first use takes them from there."""
+    """Add a schedule's tables to an upload, from which its first use takes them."""
     *arrays, longest = _tables(schedule)
     parts = [upload.add(array, varies=True) for array in arrays]
     by_device = _ON_DEVICE.setdefault(schedule, {})

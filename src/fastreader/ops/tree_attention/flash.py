@@ -29,29 +29,40 @@ _PACKAGES = (
     ("FlashAttention-3", "fa3_fwd_interface"),
     ("flash-attn", "flash_attn"),
 )
-# Attention of ranges: (query [N, Hq, D], key and value [M, Hk, D], int32 [n + 1] bounds of queries and of keys, longest
-# of each, scale, causal) -> (output [N, Hq, D], log-sum-exps [Hq, N]).
-Engine = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, int, int, float, bool], tuple[Tensor, Tensor]]
+# Attention of ranges: query [N, Hq, D], key and value [M, Hk, D], the tables of the ranges and the scale
+# -> output [N, Hq, D], log-sum-exps [Hq, N].
+Engine = Callable[[Tensor, Tensor, Tensor, "Tables", float], tuple[Tensor, Tensor]]
 
 
-def _torch(q: Tensor, k: Tensor, v: Tensor, at_q: Tensor, at_k: Tensor, *others: Any) -> tuple[Tensor, Tensor]:
-    longest_q, longest_k, scale, causal = others
+class Tables(NamedTuple):
+    """A call's tables on a device, in which None means all rows or keys in order.
+
+    Attributes:
+        rows, keys: int64, the queries and the keys.
+        bounds: int32 [n + 1] each, bounds of the ranges of queries and of keys.
+        longest: longest range of queries, and of keys.
+        causal: whether a query sees keys up to its own place only.
+    """
+
+    rows: Tensor | None
+    keys: Tensor | None
+    bounds: tuple[Tensor, Tensor]
+    longest: tuple[int, int]
+    causal: bool
+
+
+def _torch(q: Tensor, k: Tensor, v: Tensor, tables: Tables, scale: float) -> tuple[Tensor, Tensor]:
     out, lse, *_ = torch.ops.aten._flash_attention_forward(
-        q, k, v, at_q, at_k, longest_q, longest_k, 0.0, causal, False, scale=scale
+        q, k, v, *tables.bounds, *tables.longest, 0.0, tables.causal, False, scale=scale
     )
     return out, lse
 
 
 def _package(module: str) -> Engine:
-    def run(q: Tensor, k: Tensor, v: Tensor, at_q: Tensor, at_k: Tensor, *others: Any) -> tuple[Tensor, Tensor]:
-        longest_q, longest_k, scale, causal = others
+    def run(q: Tensor, k: Tensor, v: Tensor, tables: Tables, scale: float) -> tuple[Tensor, Tensor]:
         function = importlib.import_module(module).flash_attn_varlen_func
-        out, lse, *_ = function(
-            *(q, k, v, at_q, at_k, longest_q, longest_k),
-            softmax_scale=scale,
-            causal=causal,
-            return_attn_probs=True,
-        )
+        options = {"softmax_scale": scale, "causal": tables.causal, "return_attn_probs": True}
+        out, lse, *_ = function(q, k, v, *tables.bounds, *tables.longest, **options)
         return out, lse
 
     return run
@@ -87,7 +98,7 @@ def why_not(query: Tensor, value: Tensor, plan: AttentionPlan | None = None, **a
 
 
 def _why_not_here(query: Tensor) -> str | None:
-    """Return why no engine takes the device or type of a query; tests replace it, with `engine`."""
+    """Return why no engine takes the device or type of a query, or None if one does."""
     if not triton_support.on_gpu(query.device):
         return f"it needs a CUDA device, got {query.device}"
     if query.dtype not in (torch.float16, torch.bfloat16):
@@ -95,40 +106,30 @@ def _why_not_here(query: Tensor) -> str | None:
     return None
 
 
-class _Tables(NamedTuple):
-    """A call's tables on a device; `rows` and `keys` are None for all of them in order."""
-
-    rows: Tensor | None
-    keys: Tensor | None
-    bounds: tuple[Tensor, Tensor]
-    longest: tuple[int, int]
-    causal: bool
+_ON_DEVICE: WeakKeyDictionary[AttentionPlan, dict[torch.device, list[Tables]]] = WeakKeyDictionary()
 
 
-_ON_DEVICE: WeakKeyDictionary[AttentionPlan, dict[torch.device, list[_Tables]]] = WeakKeyDictionary()
-
-
-def _tables(plan: AttentionPlan, device: torch.device) -> list[_Tables]:
+def _tables(plan: AttentionPlan, device: torch.device) -> list[Tables]:
     """Return the tables of a plan's calls on a device, kept as long as the plan."""
     by_device = _ON_DEVICE.setdefault(plan, {})
     if device not in by_device:
-        upload = Upload(device)
-        waiting = []
+        upload, waiting = Upload(device), []
         for index, call in enumerate(plan.cascade):
-            rows, keys = None if index == 0 else call.rows, None if call.causal else call.keys
-            parts = [None if at is None else upload.add(at) for at in (rows, keys, *call.bounds)]
-            lengths = (call.entries[:, 1::2] - call.entries[:, ::2]).max(axis=0)
-            waiting.append((parts, (int(lengths[0]), int(lengths[1])), call.causal))
+            places = None if index == 0 else call.rows, None if call.causal else call.keys
+            parts = [None if at is None else upload.add(at) for at in places]
+            waiting.append((call, parts, [upload.add(at) for at in call.bounds]))
         by_device[device] = []
-        for parts, longest, causal in waiting:
-            there = [None if part is None else part.get() for part in parts]
-            assert there[2] is not None and there[3] is not None
-            by_device[device].append(_Tables(there[0], there[1], (there[2], there[3]), longest, causal))
+        for call, parts, bounds in waiting:
+            rows, keys = (None if part is None else part.get() for part in parts)
+            lengths = (call.entries[:, 1::2] - call.entries[:, ::2]).max(axis=0)
+            longest = int(lengths[0]), int(lengths[1])
+            tables = Tables(rows, keys, (bounds[0].get(), bounds[1].get()), longest, call.causal)
+            by_device[device].append(tables)
     return by_device[device]
 
 
 def tree_attention_flash(context: AttentionContext) -> tuple[Tensor, Tensor]:
-    """Return (out, lse) of a call that `why_not` allows; lse float32."""
+    """Return (out, lse) of a call that `why_not` allows, lse float32."""
     query, key, value, device = context.query, context.key, context.value, context.query.device
     attend = engine()[1]
     out = torch.zeros((*query.shape[:2], value.shape[2]), dtype=torch.float32, device=device)
@@ -136,7 +137,7 @@ def tree_attention_flash(context: AttentionContext) -> tuple[Tensor, Tensor]:
     for call in _tables(context.plan, device):
         pairs = ((query, call.rows), (key, call.keys), (value, call.keys))
         q, k, v = (tensor if at is None else tensor[at] for tensor, at in pairs)
-        more, more_lse = attend(q, k, v, *call.bounds, *call.longest, context.scale, call.causal)
+        more, more_lse = attend(q, k, v, call, context.scale)
         more, more_lse = more.float(), more_lse.T.contiguous()
         if call.rows is None:
             out, lse = more, more_lse

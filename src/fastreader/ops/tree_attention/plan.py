@@ -15,7 +15,7 @@ from fastreader.errors import InputError, UnsupportedImplementationError
 from fastreader.ops import extension
 from fastreader.ops.tree_attention import schema as _schema  # noqa: F401  (defines the op)
 from fastreader.ops.tree_attention.cascade import CascadeCall, cascade
-from fastreader.ops.tree_attention.schedule import Runs, Schedule, key_blocks, limited, tile_bounds
+from fastreader.ops.tree_attention.schedule import Queries, Runs, Schedule, key_blocks, limited, tile_bounds
 from fastreader.ops.tree_attention.slots import Slots, slot_blocks
 from fastreader.ops.tree_attention.tiles import Tiles, cut_tiles
 
@@ -32,7 +32,7 @@ def chunk_ends(positions: Positions, chunk: int) -> Positions:
 
 
 class AttentionPlan:
-    """The structure of one tree for `tree_attention`; derived tables are made on first use and kept.
+    """The structure of one tree for `tree_attention`, with derived tables, which are made on first use.
 
     Args:
         subtree_end: int32 [Tk], one past the last descendant of each key.
@@ -68,7 +68,7 @@ class AttentionPlan:
 
     @cached_property
     def slots(self) -> Slots:
-        """Return where the C++ kernels keep the keys; needs the extension.
+        """Return where the C++ kernels keep the keys.
 
         Raises:
             InputError: if `subtree_end` is not of a tree in depth-first order.
@@ -84,7 +84,7 @@ class AttentionPlan:
         return Slots(key, birth, end, chunks, tuple(tensors))
 
     def chunked(self, chunk: int) -> AttentionPlan:
-        """Return the plan for queries that see keys of their chunk only, as a window from `chunk_ends`; made once.
+        """Return the plan for queries that see only keys of their chunk, as a window from `chunk_ends`, made once.
 
         Raises:
             InputError: if the plan was made without positions.
@@ -97,7 +97,7 @@ class AttentionPlan:
         return self._chunked[chunk]
 
     def schedule(self, window: int | None, query_block: int, key_block: int, key_align: int = 1) -> Schedule:
-        """Return the block schedule of this tree for tiles of one size; made once.
+        """Return the block schedule of this tree for tiles of one size, made once.
 
         Args:
             window: a key is visible only if query_position - key_position < window (tokens); None for no window.
@@ -118,29 +118,29 @@ class AttentionPlan:
     def slot_schedule(self, window: int | None, query_block: int, key_block: int) -> Schedule:
         """Return the schedule of the C++ kernels, whose blocks are runs of slots: whole chunks, of one segment.
 
-        Args and errors are those of `schedule` and `slots`; `key_block` counts slots, a multiple of 32.
+        Arguments and errors are as in `schedule` and `slots`, but `key_block` counts slots, a multiple of 32.
         """
         return self._schedules.get((window, query_block, key_block, None)) or self._make_schedule(
             window, query_block, key_block, None
         )
 
     def _make_schedule(self, window: int | None, query_block: int, key_block: int, key_align: int | None) -> Schedule:
-        """Make and keep the schedule for tiles of one size; `key_align` None counts slots."""
+        """Make and keep the schedule for tiles of one size, which counts slots if `key_align` is None."""
         if window is not None and (self.query_positions is None or self.key_positions is None):
             raise InputError("AttentionPlan.schedule: a window needs query_positions and key_positions, got None")
         ends, nodes = self.subtree_end.astype(np.int64), self.query_node.astype(np.int64)
         bounds = tile_bounds(ends, nodes, query_block, key_block)
-        tiles = len(bounds) - 1
+        queries, tiles = Queries(nodes, self.query_positions, bounds), len(bounds) - 1
         if key_align is None:
-            positions = self.query_positions, self.key_positions
-            start, stop, full, owner = slot_blocks(self.slots, nodes, bounds, *positions, window, key_block)
+            start, stop, full, owner = slot_blocks(self.slots, queries, self.key_positions, window, key_block)
         else:
             runs = Runs.of(ends, self.key_positions if window is not None else None)
-            start, stop, full, owner = key_blocks(
-                runs, nodes, bounds, self.query_positions, window, key_block, key_align
-            )
+            start, stop, full, owner = key_blocks(runs, queries, window, key_block, key_align)
         pointer = np.zeros(tiles + 1, dtype=np.int32)
         np.cumsum(np.bincount(owner, minlength=tiles), out=pointer[1:])
+        up_to_node = np.zeros_like(full)
+        if window is None and key_align is not None:
+            up_to_node = limited(ends, queries, start, stop, owner)
         schedule = Schedule(
             query_block=query_block,
             key_block=key_block,
@@ -150,9 +150,7 @@ class AttentionPlan:
             block_start=start.astype(np.int32),
             block_stop=stop.astype(np.int32),
             block_full=full,
-            block_limited=limited(ends, nodes, bounds, start, stop, owner)
-            if window is None and key_align is not None
-            else np.zeros_like(full),
+            block_limited=up_to_node,
         )
         self._schedules[window, query_block, key_block, key_align] = schedule
         return schedule

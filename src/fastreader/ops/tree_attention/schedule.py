@@ -66,7 +66,7 @@ class Runs:
 
     @classmethod
     def of(cls, subtree_end: Int64, key_positions: Int32 | None) -> Runs:
-        """Return the runs of a tree; `key_positions` are needed with a window."""
+        """Return the runs of a tree, with `key_positions` if there is a window."""
         breaks = np.diff(subtree_end) != 0
         if key_positions is not None:
             breaks |= np.diff(key_positions) != 1
@@ -77,8 +77,23 @@ class Runs:
 
 
 @dataclass(frozen=True)
+class Queries:
+    """Queries cut into tiles.
+
+    Attributes:
+        nodes: int64 [Tq], the key whose visible keys each query sees.
+        positions: int32 [Tq], depth of each query; None without a window.
+        bounds: int64 [n + 1], tile t is the queries ``bounds[t]:bounds[t + 1]``.
+    """
+
+    nodes: Int64
+    positions: Int32 | None
+    bounds: Int64
+
+
+@dataclass(frozen=True)
 class _Pieces:
-    """Keys ``start:stop`` of one run that a tile sees; all its queries see ``full_start:full_stop``."""
+    """Keys ``start:stop`` of one run that a tile sees, of which all its queries see ``full_start:full_stop``."""
 
     tile: Int64
     start: Int64
@@ -117,8 +132,8 @@ def tile_bounds(subtree_end: Int64, nodes: Int64, query_block: int, key_block: i
     return np.concatenate([starts, [count]])
 
 
-def _pieces(runs: Runs, nodes: Int64, bounds: Int64, query_positions: Int32 | None, window: int | None) -> _Pieces:
-    tile, run, lowest, highest, least, most, all_see = seen_runs(runs, nodes, bounds, query_positions)
+def _pieces(runs: Runs, queries: Queries, window: int | None) -> _Pieces:
+    tile, run, lowest, highest, least, most, all_see = seen_runs(runs, queries)
     start = runs.first[run]
     stop = np.minimum(runs.stop[run], highest + 1)
     full_start = start.copy()
@@ -135,16 +150,15 @@ def _pieces(runs: Runs, nodes: Int64, bounds: Int64, query_positions: Int32 | No
     return _Pieces(*(a[keep][order] for a in (tile, start, stop, full_start, full_stop)))
 
 
-def seen_runs(
-    runs: Runs, nodes: Int64, bounds: Int64, query_positions: Int32 | None
-) -> tuple[Int64, Int64, Int64, Int64, Int64, Int64, Bool]:
+def seen_runs(runs: Runs, queries: Queries) -> tuple[Int64, Int64, Int64, Int64, Int64, Int64, Bool]:
     """Find the (tile, run) pairs in which some query sees some key of the run, windows aside.
 
     Returns:
         tile, run, and over the tile's queries in the run's subtree: lowest and highest node, lowest and highest
         position (0 without positions), and whether they are all queries of the tile.
     """
-    positions = np.zeros(len(nodes), dtype=np.int64) if query_positions is None else query_positions.astype(np.int64)
+    nodes, bounds, given = queries.nodes, queries.bounds, queries.positions
+    positions = np.zeros(len(nodes), dtype=np.int64) if given is None else given.astype(np.int64)
     sizes = np.diff(bounds)
     ascending = bool((np.diff(nodes) >= 0).all())
     order = np.arange(len(nodes)) if ascending else np.argsort(nodes, kind="stable")
@@ -176,23 +190,24 @@ def seen_runs(
     return tile[heads], run[heads], lowest, highest, least, most, counts == sizes[tile[heads]]
 
 
-def limited(subtree_end: Int64, nodes: Int64, bounds: Int64, start: Int64, stop: Int64, owner: Int64) -> Bool:
+def limited(subtree_end: Int64, queries: Queries, start: Int64, stop: Int64, owner: Int64) -> Bool:
     """Return for each block whether the subtrees of all its keys reach beyond all queries of its tile, bool [m].
 
     Args:
-        subtree_end, nodes, bounds: as for `tile_bounds`, and what it returned.
+        subtree_end: int64 [Tk], one past the last descendant of each key.
+        queries: in tiles.
         start, stop, owner: int64 [m], keys and tile of each block.
     """
     if not len(start):
         return np.zeros(0, dtype=np.bool_)
     ends = np.minimum.reduceat(np.append(subtree_end, 0), np.stack([start, stop], axis=1).reshape(-1))[::2]
-    highest = np.maximum.reduceat(nodes, bounds[:-1])
+    highest = np.maximum.reduceat(queries.nodes, queries.bounds[:-1])
     result: Bool = ends > highest[owner]
     return result
 
 
 def expand(counts: Int64) -> tuple[Int64, Int64]:
-    """Return row i repeated counts[i] times, and 0..counts[i]-1 beside it."""
+    """Return row i repeated counts[i] times, and the index of each repetition, 0 to counts[i] - 1."""
     row = np.repeat(np.arange(len(counts)), counts)
     return row, np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts)
 
@@ -203,19 +218,13 @@ def _minimum(values: Int64, heads: Int64) -> Int64:
 
 
 def key_blocks(
-    runs: Runs,
-    nodes: Int64,
-    bounds: Int64,
-    query_positions: Int32 | None,
-    window: int | None,
-    key_block: int,
-    key_align: int,
+    runs: Runs, queries: Queries, window: int | None, key_block: int, key_align: int
 ) -> tuple[Int64, Int64, Bool, Int64]:
     """List the blocks of keys that tiles visit, as `AttentionPlan.schedule`: (start, stop, full, tile), each [m].
 
     Pieces that touch are joined into ranges, and the ranges cut into blocks.
     """
-    pieces = _pieces(runs, nodes, bounds, query_positions, window)
+    pieces = _pieces(runs, queries, window)
     if len(pieces.tile) == 0:
         nothing = np.zeros(0, dtype=np.int64)
         return nothing, nothing, np.zeros(0, dtype=np.bool_), nothing

@@ -1,7 +1,7 @@
 """Slots: where the C++ kernels keep the keys of a tree, and which slots each tile of queries visits.
 
 Slots come in chunks of 32 that hold the keys of one level (depth / 32) of one path, or of several paths that branch
-off near its end. A few keys lie in several slots; csrc/tree_slots.cpp explains which and why. A query at node i sees
+off near its end. A few keys are in several slots, as csrc/tree_slots.cpp explains. A query at node i sees
 a slot exactly when ``birth <= i < end``, and through these slots every visible key exactly once.
 """
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from torch import Tensor
 
-from fastreader.ops.tree_attention.schedule import Bool, Int32, Int64, Runs, expand, seen_runs
+from fastreader.ops.tree_attention.schedule import Bool, Int32, Int64, Queries, Runs, expand, seen_runs
 
 CHUNK = 32  # slots (kStrip in csrc/kernels.h)
 SEGMENT = 16  # chunks of a path that are summed separately (kSegment there)
@@ -38,18 +38,12 @@ class Slots:
 
 
 def slot_blocks(
-    slots: Slots,
-    nodes: Int64,
-    bounds: Int64,
-    query_positions: Int32 | None,
-    key_positions: Int32 | None,
-    window: int | None,
-    key_block: int,
+    slots: Slots, queries: Queries, key_positions: Int32 | None, window: int | None, key_block: int
 ) -> tuple[Int64, Int64, Bool, Int64]:
     """List the blocks of slots that tiles visit, as `AttentionPlan.slot_schedule`: (start, stop, full, tile), [m]."""
     _, first_birth, last_birth, first_end, last_end = slots.chunks.astype(np.int64).T
     runs = Runs(first_birth, first_birth, last_end, None)
-    tile, chunk, lowest, highest, least, most, all_see = seen_runs(runs, nodes, bounds, query_positions)
+    tile, chunk, lowest, highest, least, most, all_see = seen_runs(runs, queries)
     full = all_see & (last_birth[chunk] <= lowest) & (highest < first_end[chunk])
     if window is not None:
         assert key_positions is not None

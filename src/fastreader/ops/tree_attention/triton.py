@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,7 +15,15 @@ from fastreader.ops.tree_attention.device_schedule import CallShape, DeviceSched
 from fastreader.ops.tree_attention.plan import AttentionContext
 from fastreader.ops.tree_attention.triton_config import TreeAttentionConfig
 from fastreader.ops.tree_attention.triton_kernel import tree_attention_kernel
-from fastreader.ops.triton_support import ceil_div, interpreting, power_of_2, processors, triton_op, with_near_tiles
+from fastreader.ops.triton_support import (
+    ceil_div,
+    compiler_options,
+    interpreting,
+    power_of_2,
+    processors,
+    triton_op,
+    with_near_tiles,
+)
 
 _LOG2_E = 1.0 / math.log(2.0)
 _MAX_SPLITS = 64
@@ -43,37 +51,46 @@ def tree_attention_triton(
 
     `config` and `num_splits` replace the pinned configuration and the number of programs that share a tile's keys.
     """
-    query, key, value, scale, window = context.query, context.key, context.value, context.scale, context.window
+    query, key, value, scale = context.query, context.key, context.value, context.scale
     if scale <= 0:  # the kernel takes maxima before it scales
         query, scale = query * (0.0 if scale == 0 else -1.0), abs(scale) or 1.0
     shape, device = CallShape.of(context), query.device
-    asked = (shape, device, config, num_splits)
-    call = context.plan.memo.get(asked)
-    if call is None:
-        call = context.plan.memo[asked] = _Call.of(context, shape, config, num_splits)
-    config, tables = call.config, call.tables
-    if config.described and not (is_describable(key) and is_describable(value)):
+    kind = (shape, device, config, num_splits)
+    plan = context.plan.memo.get(kind)
+    if plan is None:
+        plan = context.plan.memo[kind] = _LaunchPlan.of(context, shape, config, num_splits)
+    if plan.config.described and not (is_describable(key) and is_describable(value)):
         key, value = key.contiguous(), value.contiguous()
-    needs_positions = window is not None or context.slopes is not None
-    positions = (context.query_positions, context.key_positions) if needs_positions else (None, None)
-    out, lse = _run(
-        with_near_tiles(query, call.query_tile),
-        with_near_tiles(key, call.key_tile),
-        with_near_tiles(value, call.value_tile),
-        context.subtree_end.contiguous(),
-        context.query_node.to(torch.int32).contiguous(),
-        *(None if tensor is None else tensor.contiguous() for tensor in positions),
-        *(tables.tiles, tables.block_start, tables.block_stop),
-        *(float(scale), window, context.softcap, context.sinks, context.slopes),
-        *(context.return_lse, call.num_splits),
-        call.numbers,
-        config.max_registers,
+    positions = (context.query_positions, context.key_positions)
+    if context.window is None and context.slopes is None:
+        positions = (None, None)
+    query_positions, key_positions = (None if tensor is None else tensor.contiguous() for tensor in positions)
+    return _run(
+        _Launch(
+            query=with_near_tiles(query, plan.query_tile),
+            key=with_near_tiles(key, plan.key_tile),
+            value=with_near_tiles(value, plan.value_tile),
+            subtree_end=context.subtree_end.contiguous(),
+            query_node=context.query_node.to(torch.int32).contiguous(),
+            query_positions=query_positions,
+            key_positions=key_positions,
+            tiles=plan.tables.tiles,
+            block_start=plan.tables.block_start,
+            block_stop=plan.tables.block_stop,
+            scale=float(scale),
+            window=context.window,
+            softcap=context.softcap,
+            sinks=context.sinks,
+            slopes=context.slopes,
+            return_lse=context.return_lse,
+            num_splits=plan.num_splits,
+            config=plan.numbers,
+        )
     )
-    return out, lse
 
 
-class _Call(NamedTuple):
-    """What calls of one kind on one plan have in common.
+class _LaunchPlan(NamedTuple):
+    """Tables and configuration of all calls of one kind on one plan.
 
     Attributes:
         config: of the kernel; `numbers` are its fields as the op takes them.
@@ -93,8 +110,8 @@ class _Call(NamedTuple):
     @classmethod
     def of(
         cls, context: AttentionContext, shape: CallShape, config: TreeAttentionConfig | None, num_splits: int | None
-    ) -> _Call:
-        """Return it for a call, with the pinned configuration and number of splits unless others are given."""
+    ) -> _LaunchPlan:
+        """Return the plan of a call, with the pinned configuration and number of splits unless others are given."""
         device, groups = context.query.device, context.groups
         config = config or shape.config(device, len(context.query))
         packed, chunks = pack_heads(groups, config.block_m)
@@ -104,118 +121,103 @@ class _Call(NamedTuple):
             wanted = ceil_div(2 * processors(device), programs)
             num_splits = min(wanted, ceil_div(tables.longest, _BLOCKS_PER_SPLIT), _MAX_SPLITS)
         return cls(
-            config,
-            [config.block_m, config.block_n, config.num_warps, config.num_stages, config.described, config.split],
-            tables,
-            max(num_splits, 1),
-            (config.block_m // packed, groups, shape.size),
-            (config.block_n, 1, shape.size),
-            (config.block_n, 1, shape.value_size),
+            config=config,
+            numbers=list(config),
+            tables=tables,
+            num_splits=max(num_splits, 1),
+            query_tile=(config.block_m // packed, groups, shape.size),
+            key_tile=(config.block_n, 1, shape.size),
+            value_tile=(config.block_n, 1, shape.value_size),
         )
 
 
-def _fake(query: Tensor, key: Tensor, value: Tensor, *others: Any) -> tuple[Tensor, Tensor]:
-    return_lse = others[-4]
-    tokens, heads, _ = query.shape
-    out = query.new_empty((tokens, heads, value.shape[2]))
-    return out, query.new_empty((tokens if return_lse else 0, heads), dtype=torch.float32)
+class _Launch(NamedTuple):
+    """Arguments of the op, of which `config` holds the fields of a `TreeAttentionConfig`."""
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    subtree_end: Tensor
+    query_node: Tensor
+    query_positions: Tensor | None
+    key_positions: Tensor | None
+    tiles: Tensor
+    block_start: Tensor
+    block_stop: Tensor
+    scale: float
+    window: int | None
+    softcap: float | None
+    sinks: Tensor | None
+    slopes: Tensor | None
+    return_lse: bool
+    num_splits: int
+    config: list[int]
 
 
-@triton_op(
-    "tree_attention_triton(Tensor query, Tensor key, Tensor value, Tensor subtree_end, Tensor query_node, "
-    "Tensor? query_positions, Tensor? key_positions, Tensor tiles, Tensor block_start, Tensor block_stop, "
-    "float scale, int? window, float? softcap, Tensor? sinks, Tensor? slopes, bool return_lse, int num_splits, "
-    "int[] config, int? max_registers) -> (Tensor, Tensor)",
-    _fake,
-)
-def _run(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    subtree_end: Tensor,
-    query_node: Tensor,
-    query_positions: Tensor | None,
-    key_positions: Tensor | None,
-    tiles: Tensor,
-    block_start: Tensor,
-    block_stop: Tensor,
-    scale: float,
-    window: int | None,
-    softcap: float | None,
-    sinks: Tensor | None,
-    slopes: Tensor | None,
-    return_lse: bool,
-    num_splits: int,
-    config: list[int],
-    max_registers: int | None,
-) -> tuple[Tensor, Tensor]:
+def _fake(call: _Launch) -> tuple[Tensor, Tensor]:
+    tokens, heads, _ = call.query.shape
+    out = call.query.new_empty((tokens, heads, call.value.shape[2]))
+    return out, call.query.new_empty((tokens if call.return_lse else 0, heads), dtype=torch.float32)
+
+
+@triton_op("tree_attention_triton", _Launch, 2, _fake)
+def _run(call: _Launch) -> tuple[Tensor, Tensor]:
+    query, key, value, num_splits = call.query, call.key, call.value, call.num_splits
+    config = TreeAttentionConfig._make(call.config)
     tokens, heads, size = query.shape
     key_heads, value_size = key.shape[1], value.shape[2]
     groups = heads // max(key_heads, 1)
-    block_m, block_n, num_warps, num_stages, describes, split = config
-    packed, chunks = pack_heads(max(groups, 1), block_m)
+    packed, chunks = pack_heads(max(groups, 1), config.block_m)
     block_d, block_rest = head_blocks(size)
-    device = query.device
+    device, single = query.device, torch.float32
     # The interpreter multiplies bfloat16 as raw bits, and truncates, so there the kernel computes in float32.
-    upcast = interpreting() and (split or query.dtype == torch.bfloat16)
-    out = torch.empty((tokens, heads, value_size), dtype=torch.float32 if upcast else query.dtype, device=device)
-    lse = torch.empty((tokens if return_lse else 0, heads), dtype=torch.float32, device=device)
-    if len(tiles) * key_heads * chunks == 0:
+    upcast = interpreting() and (bool(config.split) or query.dtype == torch.bfloat16)
+    out = torch.empty((tokens, heads, value_size), dtype=single if upcast else query.dtype, device=device)
+    lse = torch.empty((tokens if call.return_lse else 0, heads), dtype=single, device=device)
+    if len(call.tiles) * key_heads * chunks == 0:
         return out.to(query.dtype), lse
-    part, part_lse = out, lse if return_lse else None
+    part, part_lse = out, lse if call.return_lse else None
     if num_splits > 1:
-        part = torch.empty((num_splits, tokens, heads, value_size), dtype=torch.float32, device=device)
-        part_lse = torch.empty((num_splits, tokens, heads), dtype=torch.float32, device=device)
+        part = torch.empty((num_splits, tokens, heads, value_size), dtype=single, device=device)
+        part_lse = torch.empty((num_splits, tokens, heads), dtype=single, device=device)
     descriptors: tuple[TensorDescriptor | None, ...] = (None, None)
-    if describes and not upcast:
-        descriptors = tuple(
-            TensorDescriptor(t, [len(t), t.shape[1] * t.shape[2]], [t.stride(0), 1], [block_n, t.shape[2]])
-            for t in (key, value)
-        )
-    tree_attention_kernel[(len(tiles), key_heads * chunks, num_splits)](
-        *(
-            query,
-            key,
-            value,
-            *descriptors,
-            part,
-            part_lse,
-            subtree_end,
-            query_node,
-            query_positions,
-            key_positions,
-            sinks,
-            slopes,
-        ),
-        *(tiles, block_start, block_stop, tokens, num_splits, groups),
-        scale,
-        scale * _LOG2_E if softcap is None and slopes is None else _LOG2_E,
-        softcap or 1.0,
-        window or 0,
-        *query.stride(),
-        *key.stride(),
-        *value.stride(),
-        heads * value_size,
-        value_size,
-        heads,
+    if config.described and not upcast:
+        descriptors = _descriptor(key, config.block_n), _descriptor(value, config.block_n)
+    in_nats = call.softcap is not None or call.slopes is not None
+    operands = (query, key, value, *descriptors, part, part_lse, call.subtree_end, call.query_node)
+    terms = (call.query_positions, call.key_positions, call.sinks, call.slopes)
+    tables = (call.tiles, call.block_start, call.block_stop)
+    scale_log2 = _LOG2_E if in_nats else call.scale * _LOG2_E
+    numbers = (tokens, num_splits, groups, call.scale, scale_log2, call.softcap or 1.0, call.window or 0)
+    steps = (*query.stride(), *key.stride(), *value.stride(), heads * value_size, value_size, heads)
+    # By position: names would take the host a few microseconds a launch.
+    tree_attention_kernel[(len(call.tiles), key_heads * chunks, num_splits)](
+        *operands,
+        *terms,
+        *tables,
+        *numbers,
+        *steps,
         D=size,
         DV=value_size,
         HEADS_PACKED=packed,
         HEAD_CHUNKS=chunks,
-        WINDOW=window is not None,
-        SOFTCAP=softcap is not None,
+        WINDOW=call.window is not None,
+        SOFTCAP=call.softcap is not None,
         UPCAST=upcast,
-        SPLIT=bool(split),
-        BLOCK_M=block_m,
-        BLOCK_N=block_n,
+        SPLIT=bool(config.split),
+        BLOCK_M=config.block_m,
+        BLOCK_N=config.block_n,
         BLOCK_D=block_d,
         BLOCK_REST=block_rest,
         BLOCK_DV=max(power_of_2(value_size), 16),
-        num_warps=num_warps,
-        num_stages=num_stages,
-        maxnreg=max_registers,
-        enable_fp_fusion=True,
+        **compiler_options(config.num_warps, config.num_stages, config.max_registers),
     )
     if num_splits > 1 and part_lse is not None:
-        merge_stack_triton(part, part_lse, out, lse if return_lse else None)
+        merge_stack_triton(part, part_lse, out, lse if call.return_lse else None)
     return out.to(query.dtype), lse
+
+
+def _descriptor(tensor: Tensor, rows: int) -> TensorDescriptor:
+    """Return a descriptor by which the tensor memory accelerator loads `rows` tokens of a head."""
+    tokens, heads, size = tensor.shape
+    return TensorDescriptor(tensor, [tokens, heads * size], [tensor.stride(0), 1], [rows, size])

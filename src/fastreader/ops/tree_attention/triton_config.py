@@ -10,16 +10,16 @@ import torch
 class TreeAttentionConfig(NamedTuple):
     """Rows of queries (tokens x packed heads) and keys of a block, warps, pipeline stages and maximum of registers.
 
-    `max_registers` guides the compiler, which for float32 otherwise aims at more warps than fit and spills a few bytes.
-    `described` has the tensor memory accelerator load keys and values. `split` multiplies float32 operands as sums of
-    two bfloat16 terms.
+    `max_registers` guides the compiler, which for float32 otherwise aims at more warps than fit and spills a few bytes;
+    0 leaves it free. `described` has the tensor memory accelerator load keys and values. `split` multiplies float32
+    operands as sums of two bfloat16 terms.
     """
 
     block_m: int
     block_n: int
     num_warps: int
     num_stages: int
-    max_registers: int | None = None
+    max_registers: int = 0
     described: bool = False
     split: bool = False
 
@@ -28,61 +28,35 @@ class TreeAttentionConfig(NamedTuple):
 # 128; 192 likewise; 576 are blocks of 512 and 64). `make compile-report` checks that none spills or exceeds shared
 # memory, with or without a window, a soft cap, sinks, slopes and lse. Sums of 64 x 512 do not fit the registers, so
 # the largest sizes have tiles below 64 rows and no wgmma or tcgen05.
-_WIDE, _FLAT = TreeAttentionConfig(128, 64, 8, 2), TreeAttentionConfig(128, 32, 8, 2)
-_DEEP = TreeAttentionConfig(64, 32, 8, 2)
-_LARGE, _LARGE_SMALL = (
-    TreeAttentionConfig(32, 16, 8, 2),
-    TreeAttentionConfig(32, 16, 8, 1),
-)  # the latter in 99 KiB of shared memory
-_LATENT_SMALL = TreeAttentionConfig(16, 32, 8, 1)
+_SIZES = (64, 96, 128, 192, 256, 512, 576)
+_NARROW, _WIDE = TreeAttentionConfig(128, 64, 8, 3), TreeAttentionConfig(128, 64, 8, 2)
+_FLAT, _DEEP = TreeAttentionConfig(128, 32, 8, 2), TreeAttentionConfig(64, 32, 8, 2)
+_LARGE = TreeAttentionConfig(32, 16, 8, 2)
+_SMALL_SHARED = (TreeAttentionConfig(32, 16, 8, 1), TreeAttentionConfig(16, 32, 8, 1))  # 99 KiB of shared memory
+
+
+def _by_size(*configs: TreeAttentionConfig) -> dict[int, TreeAttentionConfig]:
+    return dict(zip(_SIZES, configs, strict=True))
+
+
 _HALF = {
-    80: {
-        64: TreeAttentionConfig(128, 64, 8, 3),
-        96: _FLAT,
-        128: _FLAT,
-        192: _DEEP,
-        256: _DEEP,
-        512: _LARGE,
-        576: _LARGE,
-    },
-    89: {64: TreeAttentionConfig(128, 64, 8, 3), 96: _FLAT, 128: _FLAT, 192: _DEEP, 256: _DEEP},
-    90: {
-        64: TreeAttentionConfig(128, 64, 8, 3),
-        96: _WIDE,
-        128: _WIDE,
-        192: _FLAT,
-        256: _FLAT,
-        512: _LARGE,
-        576: _LARGE,
-    },
-    100: {
-        64: TreeAttentionConfig(128, 64, 8, 3),
-        96: _WIDE,
-        128: _WIDE,
-        192: _DEEP,
-        256: _DEEP,
-        512: _LARGE,
-        576: _LARGE,
-    },
-    120: {64: TreeAttentionConfig(128, 64, 8, 3), 96: _FLAT, 128: _FLAT, 192: _DEEP, 256: _DEEP},
+    80: _by_size(_NARROW, _FLAT, _FLAT, _DEEP, _DEEP, _LARGE, _LARGE),
+    89: _by_size(_NARROW, _FLAT, _FLAT, _DEEP, _DEEP, *_SMALL_SHARED),
+    90: _by_size(_NARROW, _WIDE, _WIDE, _FLAT, _FLAT, _LARGE, _LARGE),
+    100: _by_size(_NARROW, _WIDE, _WIDE, _DEEP, _DEEP, _LARGE, _LARGE),
+    120: _by_size(_NARROW, _FLAT, _FLAT, _DEEP, _DEEP, *_SMALL_SHARED),
 }
-for _target in (89, 120):
-    _HALF[_target] |= {512: _LARGE_SMALL, 576: _LATENT_SMALL}
 _THIN, _THIN_DEEP = TreeAttentionConfig(32, 16, 8, 1, 255), TreeAttentionConfig(16, 32, 8, 1, 168)
 _SINGLE = {64: TreeAttentionConfig(64, 32, 8, 1, 255), 96: _THIN, 128: _THIN, 192: _THIN_DEEP, 256: _THIN_DEEP}
 _SINGLE[512] = TreeAttentionConfig(16, 16, 8, 1, 168)
 # Without window, cap, sinks and slopes: with 128 registers a thread two programs run on a processor, so that one
 # multiplies during the other's softmax; at 128 columns one program takes twice the keys for each maximum.
-_PLAIN = {90: {64: TreeAttentionConfig(128, 64, 8, 3, 128, True), 128: TreeAttentionConfig(128, 128, 8, 2, None, True)}}
+_PLAIN = {90: {64: TreeAttentionConfig(128, 64, 8, 3, 128, True), 128: TreeAttentionConfig(128, 128, 8, 2, 0, True)}}
 _SPLIT = {90: {64: TreeAttentionConfig(128, 64, 8, 2, split=True), 128: TreeAttentionConfig(128, 32, 8, 2, split=True)}}
 _FEW_ROWS = 16  # the fewest tl.dot takes
-_HALF_FEW = {
-    64: TreeAttentionConfig(16, 64, 4, 3),
-    96: TreeAttentionConfig(16, 64, 4, 2),
-    128: TreeAttentionConfig(16, 64, 4, 2),
-}
-_HALF_FEW |= {192: TreeAttentionConfig(16, 32, 4, 2), 256: TreeAttentionConfig(16, 32, 4, 2)}
-_HALF_FEW |= dict.fromkeys((512, 576), TreeAttentionConfig(16, 16, 4, 2, 255))
+_FEW, _FEW_DEEP = TreeAttentionConfig(16, 64, 4, 2), TreeAttentionConfig(16, 32, 4, 2)
+_FEW_LARGE = TreeAttentionConfig(16, 16, 4, 2, 255)
+_HALF_FEW = _by_size(_FEW._replace(num_stages=3), _FEW, _FEW, _FEW_DEEP, _FEW_DEEP, _FEW_LARGE, _FEW_LARGE)
 
 
 def default_config(
@@ -90,6 +64,7 @@ def default_config(
     size: int,
     dtype: torch.dtype,
     rows: int,
+    *,
     terms: bool = False,
     plain: bool = False,
     split: bool = False,

@@ -18,7 +18,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from fastreader.ops.attention_scores import capped, with_slopes
+from fastreader.ops.attention_scores import capped, with_sink, with_slopes
 
 
 @triton.jit
@@ -35,7 +35,7 @@ def _load_tile(ptr, start, stride_token, o_tile, m_tile, ALL: tl.constexpr):
 
 @triton.jit
 def _dot(b_x, b_y, b_sum, SPLIT: tl.constexpr, UPCAST: tl.constexpr):
-    """Return b_sum plus the product; if SPLIT, of float32 operands as sums of two bfloat16 terms, small ones first."""
+    """Return b_sum plus the product, of float32 operands as sums of two bfloat16 terms (small ones first) if SPLIT."""
     if not SPLIT:
         return tl.dot(b_x, b_y, b_sum, input_precision="ieee")
     b_x_high, b_y_high = b_x.to(tl.bfloat16), b_y.to(tl.bfloat16)
@@ -265,16 +265,8 @@ def tree_attention_kernel(
         b_acc, b_max_log2, b_sum = _online_softmax(b_s, b_v, b_acc, b_max_log2, b_sum, scale_log2, True, SPLIT, UPCAST)
 
     if sink_ptr is not None:
-        # One more score of value 0, in the state of the first split only. Taken last, so that a sink far above the
-        # scores does not push weights below what a half type holds.
         b_sink = tl.load(sink_ptr + key_head * heads_a_key + o_group, mask=m_m, other=float("-inf"))  # [M], nats
-        b_sink_log2 = tl.where(split == 0, b_sink * 1.4426950408889634, float("-inf"))  # [M]
-        b_new_log2 = tl.maximum(b_max_log2, b_sink_log2)  # [M]
-        b_base_log2 = tl.where(b_new_log2 == float("-inf"), 0.0, b_new_log2)  # [M]
-        b_shrink = tl.exp2(b_max_log2 - b_base_log2)  # [M]
-        b_sum = b_sum * b_shrink + tl.exp2(b_sink_log2 - b_base_log2)
-        b_acc = b_acc * b_shrink[:, None]
-        b_max_log2 = b_new_log2
+        b_acc, b_max_log2, b_sum = with_sink(b_acc, b_max_log2, b_sum, b_sink, split)
 
     m_empty = b_sum == 0.0  # [M]
     b_out = b_acc / tl.where(m_empty, 1.0, b_sum)[:, None]  # [M, Dv]

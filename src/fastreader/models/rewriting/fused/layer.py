@@ -86,8 +86,16 @@ class FusedEnd(nn.Module):
         """Add the projection of the mixer's output [T, F] to the stream [T, E], then the feed-forward."""
         end = self.end
         if end is not None and stream.stride(1) == 1:
-            norm, activation = end.norm, self.mlp.activation
-            decoder_layer_out(stream, mixed, end.out, norm.weight, norm.epsilon, end.inner, activation, end.down)
+            decoder_layer_out(
+                stream,
+                mixed,
+                end.out,
+                norm=end.norm.weight,
+                epsilon=end.norm.epsilon,
+                inner=end.inner,
+                activation=self.mlp.activation,
+                down=end.down,
+            )
             return
         parts = self._chunks(stream)
         for chunk in parts:
