@@ -97,7 +97,7 @@ class Asking:
 
     @classmethod
     def of(cls, name: str, flags: Mapping[str, Any]) -> Asking:
-        """Check a method and those of its options that are not None.
+        """Check a method and its options that are not None.
 
         Raises:
             InputError: if there is no such method, or an option does not apply to it or is invalid.
@@ -167,7 +167,7 @@ def answers(
         on_error: called for each question that fails, which is then left out; None raises the error.
 
     Raises:
-        InputError: as for `ResultLog`; or the error of a question, with its id.
+        InputError: if `ResultLog` cannot open the output; or the error of a question, with its id.
     """
     with ExitStack() as stack:
         log, held, cache = None, {}, Path(":memory:")

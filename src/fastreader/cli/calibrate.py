@@ -112,7 +112,7 @@ def calibrate(
     chosen = [e for e in options.QuestionArguments(file).read() if len(e.passages) >= passages][:limit]
     expect(len(chosen) >= 2, str(file), f"at least 2 questions with {passages} passages", len(chosen))
     chosen = [replace(e, passages=e.passages[:passages], candidates=[]) for e in chosen]
-    chosen = list(Resumed(None).left(iter(chosen)))  # each with an id of its own
+    chosen = list(Resumed(None).left(iter(chosen)))  # each with a distinct id
     gold = {_key(e): gold_of(e.passages) for e in chosen}
     settings = {"permutations": wanted, "seed": seed, "passages": passages, "template": prompts.to_dict()}
     settings |= reader.settings() | ({} if prune is None else {"prune": prune})

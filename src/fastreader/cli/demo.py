@@ -134,7 +134,7 @@ def _show_ranking(screen: Screen, reader: Reader, example: Example) -> None:
 
 
 def _show_cost(screen: Screen, reader: Reader, arguments: ReaderArguments, example: Example) -> None:
-    """Time the scores of the first question, and compare them with those of plain transformers."""
+    """Time the scores of the first question, and the same scores by plain transformers."""
     from fastreader.permutations import cyclic
     from fastreader.reader.prompts.pieces import encode
     from fastreader.reader.prompts.template import Template

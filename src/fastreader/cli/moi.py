@@ -116,7 +116,7 @@ def moi(
 
 
 def _trec(ranked: Ranked) -> list[str]:
-    """Return a TREC run's lines by falling utility; the tail follows below the lowest utility.
+    """Return a TREC run's lines by falling utility, and the tail below the lowest utility.
 
     Raises:
         InputError: if an id contains white space or control characters, or the utilities' sign is undetermined.

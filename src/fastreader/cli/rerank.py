@@ -124,7 +124,7 @@ def rerank(
 
 
 def _trec(ranked: Reranked) -> list[str]:
-    """Return a TREC run's lines; passages without a value follow below the lowest."""
+    """Return a TREC run's lines, with passages without a value below the lowest."""
     values = [result.value for result in ranked if result.value is not None]
     lowest = min(values, default=0.0)
     rows = []

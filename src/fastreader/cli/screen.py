@@ -38,7 +38,7 @@ class Text(text.Text):
 
 
 class Screen(Console):
-    """A console that escapes control characters in whatever it prints, except those of its own styles."""
+    """A console that escapes control characters in whatever it prints, except its own styles."""
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         """Return the segments of a renderable, escaped."""

@@ -94,7 +94,7 @@ class Voting:
     Attributes:
         given: the options.
         similarities: names.
-        pooling: as for `Voter`.
+        pooling: how `Voter` pools similarities.
         saved: the values of --voter; None without it.
     """
 

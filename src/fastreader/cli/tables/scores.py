@@ -24,8 +24,8 @@ def scores_table(scores: PermutationScores, width: int | None = None) -> Rendera
 
     Args:
         scores: of one question.
-        width: columns of the terminal. Where not all candidates fit, or there are more than eight, only those of
-            the largest consensus are shown, in the order given. None: no limit of width.
+        width: columns of the terminal. If not all candidates fit, or there are more than eight, only the ones with
+            the largest consensus are shown, in the order given. None sets no limit.
     """
     count = len(scores.candidates)
     share = scores.consensus() if count else np.zeros(0)
