@@ -47,7 +47,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from fastreader.core.checks import UNORDERED, expect, fits_float, shown
+from fastreader.core.checks import UNORDERED, expect, fits_float, rejecting, shown
 from fastreader.errors import InputError
 
 _LONGEST_NAME = 240  # bytes; file systems allow 255, and temporary files add some
@@ -357,7 +357,7 @@ def _entries(key_kind: HintKind, value_kind: HintKind, name: str, values: Any) -
     for key, value in values.items():
         if type(key) not in key_kind.whole:
             accept(f"{name}: key", key, key_kind)
-        if type(value) not in value_kind.whole:
+        if value_kind is not _ANYTHING and type(value) not in value_kind.whole:
             accept(f"{name}[{shown(key)}]", value, value_kind)
     return values
 
@@ -369,10 +369,8 @@ def _one_of(words: str, choices: tuple[Any, ...], name: str, value: Any) -> Any:
 
 def _path(name: str, value: Any) -> Any:
     """Check that a file system can hold a path: it is not empty, and its names are encodable and not too long."""
-    try:
+    with rejecting(f"{name}: expected a path, got {shown(value)}", TypeError, UnicodeEncodeError):
         names = os.fsencode(value).split(os.fsencode(os.sep))
-    except (TypeError, UnicodeEncodeError) as error:
-        raise InputError(f"{name}: expected a path, got {shown(value)} ({error})") from error
     usable = any(names) and all(b"\0" not in part and len(part) <= _LONGEST_NAME for part in names)
     expect(usable or names == [b"", b""], name, f"a path of names of at most {_LONGEST_NAME} bytes", value)
     return value

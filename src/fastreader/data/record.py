@@ -35,6 +35,7 @@ from fastreader.data.files import read_object, write_json
 
 _LISTS = {list: list, abc.Sequence: list, tuple: tuple}
 _MAPPINGS = (dict, abc.Mapping)
+_kind_of = functools.cache(kind_of)
 
 
 class Record:
@@ -123,7 +124,8 @@ def rebuilt(cls: Any, values: Mapping[str, Any], name: str) -> Any:
     expect(isinstance(values, Mapping), name, "a dictionary", values)
     fields = [field for field in dataclasses.fields(cls) if field.init]
     missing = [f.name for f in fields if f.default is f.default_factory is dataclasses.MISSING and f.name not in values]
-    require(not missing, f"{name}: {', '.join(missing)} missing in values with keys {sorted(map(str, values))}")
+    if missing:  # the message is not for free
+        require(False, f"{name}: {', '.join(missing)} missing in values with keys {sorted(map(str, values))}")
     nulls, found = getattr(cls, "_nulls", {}), {}
     with rebuilding(name, values):
         for key in (field.name for field in fields if field.name in values):
@@ -134,6 +136,11 @@ def rebuilt(cls: Any, values: Mapping[str, Any], name: str) -> Any:
             if found.get(key) is not None:
                 found[key] = _shaped(f"{name}: {key}", found[key], dims.split(), sizes)
         return cls(**found)
+
+
+@functools.cache
+def _parts(hint: Any) -> tuple[Any, tuple[Any, ...]]:
+    return typing.get_origin(hint) or hint, typing.get_args(hint)
 
 
 @functools.cache
@@ -148,7 +155,7 @@ def _filled(value: Any, null: float) -> Any:
 
 def _read(name: str, hint: Any, value: Any) -> Any:
     """Return the value of a field that JSON holds as `value`."""
-    origin, arguments = typing.get_origin(hint) or hint, typing.get_args(hint)
+    origin, arguments = _parts(hint)
     if origin in (typing.Union, types.UnionType) and len(rest := [h for h in arguments if h is not type(None)]) == 1:
         return None if value is None else _read(name, rest[0], value)
     if isinstance(origin, type) and issubclass(origin, SavedRecord):
@@ -159,7 +166,7 @@ def _read(name: str, hint: Any, value: Any) -> Any:
     if isinstance(origin, type) and issubclass(origin, enum.Enum):
         return origin(value)
     if origin is np.ndarray:
-        return np.array(accept(name, value, kind_of(hint)), dtype=typing.get_args(arguments[1])[0])
+        return np.array(accept(name, value, _kind_of(hint)), dtype=typing.get_args(arguments[1])[0])
     if origin in _MAPPINGS and arguments:
         expect(isinstance(value, Mapping), name, "a dictionary", value)
         key = int if arguments[0] is int else str
@@ -169,7 +176,7 @@ def _read(name: str, hint: Any, value: Any) -> Any:
         hints = arguments if origin is tuple and arguments[-1] is not Ellipsis else arguments[:1] * len(value)
         expect(len(hints) == len(value), name, f"{len(hints)} values", value)
         return _LISTS[origin](_read(f"{name}[{i}]", *each) for i, each in enumerate(zip(hints, value, strict=True)))
-    return accept(name, value, kind_of(hint))
+    return accept(name, value, _kind_of(hint))
 
 
 def _shaped(name: str, value: Any, dims: list[str], sizes: dict[str, int]) -> Any:

@@ -97,9 +97,7 @@ def _line(axis: Any, rows: Rows, kind: str, position: str, index: int) -> None:
 
 @checked
 def plot_heat_map(
-    shares: Mapping[str, FloatArray],
-    kinds: Mapping[str, Sequence[str]],
-    path: str | os.PathLike[str] | None = None,
+    shares: Mapping[str, FloatArray], kinds: Mapping[str, Sequence[str]], path: str | os.PathLike[str] | None = None
 ) -> Figure:
     """Plot the share of attention of each passage by layer, one panel per layout (the paper's figure 3).
 

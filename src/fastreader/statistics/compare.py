@@ -139,12 +139,7 @@ def _pairs(outcomes: Outcomes, baselines: str | Mapping[str, str]) -> dict[str, 
 
 
 def _contrast(
-    outcomes: Outcomes,
-    name: str,
-    baseline: str,
-    clusters: Clusters | None,
-    primary: bool,
-    options: dict[str, Any],
+    outcomes: Outcomes, name: str, baseline: str, clusters: Clusters | None, primary: bool, options: dict[str, Any]
 ) -> Contrast:
     shared = [question for question in outcomes[name] if question in outcomes[baseline]]
     expect(bool(shared), "outcomes", f"a question that {name!r} and {baseline!r} have in common", shared)

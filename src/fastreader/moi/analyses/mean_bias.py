@@ -47,11 +47,7 @@ class MeanBias:
 
     def to_dict(self) -> dict[str, Any]:
         """Return mean, coefficients and `identified` as JSON values."""
-        return {
-            "mean": self.mean.tolist(),
-            "coefficients": self.coefficients.tolist(),
-            "identified": self.identified,
-        }
+        return {"mean": self.mean.tolist(), "coefficients": self.coefficients.tolist(), "identified": self.identified}
 
 
 @checked

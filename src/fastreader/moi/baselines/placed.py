@@ -45,12 +45,7 @@ def outside_bias(bias: PositionBias, passages: int) -> FloatArray:
     Raises:
         InputError: if `bias` is not a PositionBias, is for another number of passages, or has an undetermined sign.
     """
-    expect(
-        bias.num_passages == passages,
-        "bias",
-        f"a calibration with N = {passages} passages",
-        bias.num_passages,
-    )
+    expect(bias.num_passages == passages, "bias", f"a calibration with N = {passages} passages", bias.num_passages)
     known = bias.sign != "undetermined"
     require(known, "bias: its sign is undetermined, so it does not tell where to place a good passage")
     return bias.bias

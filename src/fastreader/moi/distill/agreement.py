@@ -19,7 +19,7 @@ _HALF_TOLERANCE = (0.15, 1.5)
 
 
 @torch.no_grad()
-def check_agreement(
+def compare_with_original(
     name: str, pair_logprobs: Callable[[PrefixTree], torch.Tensor], original: Any, max_length: int | None
 ) -> None:
     """Compare a branching tree with one sequence at a time, which an untrained adapter leaves equal.

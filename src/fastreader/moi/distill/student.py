@@ -25,7 +25,7 @@ from fastreader.models.loading import load as loading
 from fastreader.models.loading.revision import revision
 from fastreader.models.passes.attention import ATTENTION_NAME, KEYWORD, TreePass, register
 from fastreader.models.supported import refuse, why_changed, why_unsupported
-from fastreader.moi.distill.agreement import check_agreement
+from fastreader.moi.distill.agreement import compare_with_original
 from fastreader.moi.distill.gradients import GradientKeys, logprobs
 from fastreader.moi.distill.lessons import Lesson
 from fastreader.moi.distill.settings import LoraSettings
@@ -90,7 +90,7 @@ class Student:
         register()
         self.model.config._attn_implementation = ATTENTION_NAME
         self.train(False)
-        check_agreement(name, self.pair_logprobs, model, self.max_length)
+        compare_with_original(name, self.pair_logprobs, model, self.max_length)
 
     @classmethod
     def load(
