@@ -48,11 +48,11 @@ def decode_attention(
         ranges: the keys that each row sees; with slopes or positions they need offsets.
         scale: factor on the scores, usually ``D ** -0.5``.
         softcap: bound on the scores, as in Gemma 2.
-        sinks, slopes: floating [Hq], as for `tree_attention`.
+        sinks, slopes: floating [Hq], see `tree_attention`.
         positions: int32 [B] on query's device, position of each row; offsets then count from position 0, and a row
             sees only the keys of its ranges up to its own position, none below 0. So the ranges of a text that is being
             generated can hold keys to come. None: a row sees all its keys.
-        window, chunk: as for `tree_attention`, with positions only.
+        window, chunk: see `tree_attention`, with positions only.
         impl: "auto", or one of `IMPLEMENTATIONS` by name, which runs exactly that or raises.
 
     Returns:

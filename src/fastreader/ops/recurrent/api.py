@@ -96,7 +96,7 @@ def linear_attention(
     """Compute ``S = exp(g) S + k v^T`` and ``o = S^T q``: Mamba-2 (Dao & Gu 2024), lightning attention, retention.
 
     Args:
-        query, key, value, plan, impl: as for `gated_delta_rule`.
+        query, key, value, plan, impl: see `gated_delta_rule`.
         gate: [T, Hv], logarithms of the decay, at most 0.
         initial: [S, Hv, D, Dv], or None.
 
@@ -133,7 +133,7 @@ def selective_scan(
         step: dt [T, D], positive.
         transition: A [D, N], negative.
         entry, readout: B and C, [T, N].
-        plan, impl: as for `gated_delta_rule`.
+        plan, impl: see `gated_delta_rule`.
         initial: [S, D, N], states of texts before this tree; None without such texts.
 
     Returns:
@@ -163,7 +163,7 @@ def linear_recurrence(
     Args:
         input: x [T, C], floating.
         decay: a [T, C], in [0, 1].
-        plan, impl: as for `gated_delta_rule`.
+        plan, impl: see `gated_delta_rule`.
         initial: [S, C], states of texts before this tree; None without such texts.
 
     Returns:

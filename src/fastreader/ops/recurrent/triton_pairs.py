@@ -150,7 +150,7 @@ def pairs(
         beta: [T, Hv]. All operands have the values of their last axis next to each other.
         chunks: int32 [M, 2], see `Walks.chunks`.
         chunk: size of chunks.
-        scale, norm_epsilon: as for `gated_delta_rule`.
+        scale, norm_epsilon: see `gated_delta_rule`.
     """
     tokens, key_heads, size = query.shape
     heads = gate.shape[1]

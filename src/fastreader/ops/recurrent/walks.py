@@ -37,7 +37,7 @@ class Walks:
     """The chains of a packed tree by level, the longest of a level first.
 
     Args:
-        parent, keep, device: as for `ScanPlan`.
+        parent, keep, device: see `ScanPlan`.
 
     Attributes:
         table: int32 [N, 5], for each chain its first token, its number of tokens, the row of the state before it among

@@ -24,7 +24,7 @@ class CallShape(NamedTuple):
 
     Attributes:
         heads, key_heads, size, value_size, dtype: sizes and type of the operands [T, H, D].
-        window: as for `tree_attention`.
+        window: see `tree_attention`.
         terms: whether there are sinks or slopes.
         capped: whether there is a soft cap.
         split: whether float32 operands may be sums of two bfloat16 terms.

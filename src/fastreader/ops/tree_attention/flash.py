@@ -23,7 +23,7 @@ from fastreader.ops.upload import Upload
 
 MAX_LEVELS = 4  # each level reads and writes all states again
 _MAX_SIZE = 256
-# Names and modules, the first of them that is installed serves; the wheel fa3-fwd has a module of its own.
+# Names and modules: the first one that is installed is used; the wheel fa3-fwd has another module.
 _PACKAGES = (
     ("FlashAttention-3", "flash_attn_interface"),
     ("FlashAttention-3", "fa3_fwd_interface"),
