@@ -30,8 +30,8 @@ class ReaderPool(ScoreReader):
     """Readers of the same model on several devices. It replaces a `Reader` in `score_permutations` and more.
 
     A call is planned as at least one pass for each reader, and a reader that is free takes the next pass, in its
-    thread. Results come in the order of the requests, whoever computed them. An error in one pass is raised once
-    no pass runs any more; passes that had not begun are left out.
+    thread. Results come in the order of the requests. An error in one pass is raised once no pass runs any more,
+    and passes that had not begun do not run.
 
     Args:
         readers: of one model, dtype and precision, on different devices.

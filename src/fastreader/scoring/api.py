@@ -78,11 +78,11 @@ def score_permutations(
         candidates: K answers to score, instead of the candidates of an example.
         permutations: a design by name ("cyclic", "random", "random:12", "latin", "prefix_sharing", ...), a
             `permutations.Design`, a function of the number of passages, or an int array [M, L].
-        seed: for designs that draw.
+        seed: of designs that draw orderings.
         prune: read only this many places of each ordering.
         prune_mass: read only the shortest beginning of the retriever's order that holds this share, in (0, 1), of its
             softmaxed scores (`permutations.variable_length`).
-        template: the prompt's texts; the default `Template()`.
+        template: the prompt's texts; None uses `Template()`.
         question_only: score the question without any candidate.
         score_passages: also log P(passages | header); costs the LM head at every position.
         closed_book: also score the candidates without passages.

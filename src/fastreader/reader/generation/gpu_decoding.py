@@ -178,7 +178,7 @@ class DeviceTexts:
 
     def _launch(self) -> None:
         states = self._model.states(self._tokens, self._cache.positions.clamp(min=0).long(), self._cache)
-        uniforms = self._uniforms[0]  # of no use to greedy choice
+        uniforms = self._uniforms[0]  # unused by greedy choice
         if self._options.temperature:
             uniforms = self._uniforms[self._draw][0]
             self._draw += 1

@@ -143,7 +143,7 @@ def _most_likely(scaled: Tensor, top_p: float) -> tuple[Tensor, Tensor, Tensor]:
     """Return enough of each row's most likely tokens to reach `top_p`: logits, ids, and the log-sum-exp of all."""
     vocabulary = scaled.shape[-1]
     total = scaled.double().logsumexp(dim=-1)
-    # To look whether they suffice would wait for a device, so there all are sorted.
+    # Checking whether they suffice would wait for a GPU, so all are sorted there.
     count = vocabulary if triton_support.on_gpu(scaled.device) else min(_BLOCK, vocabulary)
     while True:
         values, tokens = scaled.topk(count, dim=-1)

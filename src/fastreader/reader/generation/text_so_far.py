@@ -65,7 +65,7 @@ class DecodedText:
         prompt: token ids.
         room: tokens that may be added before the context is full, at most max_new_tokens.
         draw: its random numbers; None in greedy decoding.
-        stop: looks for stop strings; None without any.
+        stop: finds stop strings; None if the options have none.
         truncated: tokens dropped from the left of the prompt.
         tokens: token ids decoded so far.
         logprobs: of each token, nats; empty unless requested.
