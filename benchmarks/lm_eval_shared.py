@@ -30,7 +30,8 @@ from lm_eval.tasks import TaskManager
 
 from fastreader import Example, Reader, load_examples
 from fastreader.integrations.lm_eval import FastreaderLM
-from fastreader.models.loading import load as loading
+from fastreader.models.loading.load import load
+from fastreader.models.loading.options import LoadOptions
 
 HERE = Path(__file__).parent
 QUESTIONS = HERE.parent / "examples" / "questions.jsonl"
@@ -57,7 +58,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--output", type=Path, default=HERE / "results" / "lm_eval_shared.jsonl", help="rows go here")
     arguments = parser.parse_args()
-    model, tokenizer, _ = loading.load(arguments.model, "cpu", torch.float32, "exact", keep=False)
+    loaded = load(LoadOptions(arguments.model, "cpu", torch.float32, "exact", keep_integers=False))
+    model, tokenizer = loaded.model, loaded.tokenizer
     assert isinstance(model, transformers.PreTrainedModel)
     reader = Reader.load((model, tokenizer), device="cpu", precision=arguments.precision)
     hflm = HFLM(pretrained=model.eval(), tokenizer=tokenizer, batch_size=arguments.batch_size, device="cpu")

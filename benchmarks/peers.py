@@ -10,7 +10,8 @@ import torch
 from groups import Group
 
 from fastreader.cli.plain import plain_scores
-from fastreader.models.loading import load as loading
+from fastreader.models.loading.load import load
+from fastreader.models.loading.options import LoadOptions
 
 PADDED_ROWS = 8  # the batch size people set for evaluation on such machines
 _CACHED_ROWS = 32  # rows a repeated cache is kept for at once
@@ -18,7 +19,7 @@ _CACHED_ROWS = 32  # rows a repeated cache is kept for at once
 
 def plain_model(name: str | os.PathLike[str], dtype: torch.dtype, device: str | torch.device = "cpu") -> Any:
     """Transformers' model. In float32 with the values that a quantised file holds, in other types rounded."""
-    return loading.load(name, device, dtype, "exact", keep=False)[0].eval()
+    return load(LoadOptions(name, device, dtype, "exact", keep_integers=False)).model.eval()
 
 
 def one_at_a_time(model: Any, groups: list[Group]) -> list[float]:

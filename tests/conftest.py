@@ -47,10 +47,11 @@ def packaged_model(packaged_folder, packaged_reader):
     """The packaged model in float32 as transformers runs it, with the values that the reader's weights have."""
     import transformers
 
-    from fastreader.models.loading import load
+    from fastreader.models.loading.load import load
+    from fastreader.models.loading.options import LoadOptions
 
     if packaged_reader.arithmetic.formats:
-        return load.load(PACKAGED, "cpu", "float32", "exact")[0].eval()
+        return load(LoadOptions(PACKAGED, "cpu", "float32", "exact")).model.eval()
     return transformers.AutoModelForCausalLM.from_pretrained(packaged_folder, dtype=torch.float32).eval()
 
 

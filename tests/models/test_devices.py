@@ -16,8 +16,9 @@ from torch.utils._pytree import tree_flatten, tree_map
 from fastreader import Reader
 from fastreader.errors import InputError, UnsupportedModelError
 from fastreader.models.machine import memory
-from fastreader.models.machine.devices import devices_of, settled
+from fastreader.models.machine.devices import devices_of
 from fastreader.models.rewriting import quantised
+from fastreader.models.rewriting.device_hooks import settled
 
 SEQUENCES = random_sequences(np.random.default_rng(1), 261)
 CPU = torch.device("cpu")
@@ -177,9 +178,9 @@ def test_a_list_of_layers_on_one_device_is_called_layer_by_layer(devices):
 
 
 def test_parts_that_meet_without_a_seam_are_named(devices, monkeypatch):
-    monkeypatch.setattr("fastreader.models.machine.devices._add_seam", lambda *_: None)
+    monkeypatch.setattr("fastreader.models.rewriting.device_hooks._add_hook", lambda *_: None)
     model = tiny("Llama")
-    with pytest.raises(UnsupportedModelError, match=r"its parts cannot lie on several devices.* so: .*must be on"):
+    with pytest.raises(UnsupportedModelError, match=r"its parts cannot be on several devices.* so: .*must be on"):
         Reader.load((spread(model, layers_of(model, FAKE)), byte_tokenizer()))
 
 
@@ -314,7 +315,7 @@ def test_weights_on_a_disk_are_refused(tmp_path, folder):
 
 def test_a_layer_lies_on_one_device(devices):
     given = spread(tiny("Llama"), {"": CPU, "model.layers.1.mlp": FAKE[0]})
-    with pytest.raises(UnsupportedModelError, match=r"LlamaDecoderLayer lies on several devices \(cpu, xla:0\)"):
+    with pytest.raises(UnsupportedModelError, match=r"LlamaDecoderLayer is on several devices \(cpu, xla:0\)"):
         Reader.load((given, byte_tokenizer()))
 
 
@@ -339,9 +340,9 @@ def test_odd_maps_are_named(folder, device_map, message):
 def test_a_map_is_for_a_named_model_and_beside_no_device(folder):
     with pytest.raises(InputError, match="device_map: expected None, since a given model stays where it is"):
         Reader.load((tiny("Llama"), byte_tokenizer()), device_map="auto")
-    with pytest.raises(InputError, match="device: expected 'auto' beside a device map"):
+    with pytest.raises(InputError, match="device: expected 'auto' together with a device map"):
         Reader.load(folder, device="cpu", device_map="auto")
-    with pytest.raises(InputError, match="dtype: expected another type than 'file' beside a device map"):
+    with pytest.raises(InputError, match="dtype: expected another type than 'file' together with a device map"):
         Reader.load(folder, dtype="file", device_map="auto")
 
 
@@ -358,5 +359,5 @@ def test_the_device_with_the_least_memory_counts(devices, monkeypatch):
 
 def test_a_given_device_must_be_auto_for_a_model_on_several(devices):
     model = tiny("Llama")
-    with pytest.raises(InputError, match="device: expected 'auto', since the given model lies on several"):
+    with pytest.raises(InputError, match="device: expected 'auto', since the given model is on several"):
         Reader.load((spread(model, layers_of(model, FAKE)), byte_tokenizer()), device=FAKE[0])

@@ -7,7 +7,8 @@ from helpers.support import byte_tokenizer, tiny_llama
 
 from fastreader.errors import ModelFileError
 from fastreader.models.loading import gguf
-from fastreader.models.loading import load as loading
+from fastreader.models.loading.load import load
+from fastreader.models.loading.options import LoadOptions
 
 NAMES = {
     "input_layernorm": "attn_norm",
@@ -96,9 +97,9 @@ def test_a_gguf_file_keeps_the_bits_it_has(tmp_path, cache, dtype, stored):
         model = model.to(torch.float16 if dtype == "F16" else torch.bfloat16)
     file = write(tmp_path / "tiny.gguf", model, dtype)
     assert gguf.storage_type(file) == stored
-    loaded, tokenizer, arithmetic = loading.load(file, "cpu", "auto", "exact", keep=False)
-    assert arithmetic.dtype == stored and tokenizer.eos_token_id == 1
-    for name, weight in loaded.state_dict().items():
+    loaded = load(LoadOptions(file, "cpu", "auto", "exact", keep_integers=False))
+    assert loaded.arithmetic.dtype == stored and loaded.tokenizer.eos_token_id == 1
+    for name, weight in loaded.model.state_dict().items():
         if dtype == "Q8_0":
             assert torch.allclose(weight.float(), model.state_dict()[name].float(), atol=0.02)
         else:
@@ -108,7 +109,7 @@ def test_a_gguf_file_keeps_the_bits_it_has(tmp_path, cache, dtype, stored):
 def test_a_gguf_file_that_lacks_a_weight_raises(tmp_path, cache):
     file = write(tmp_path / "tiny.gguf", tiny_llama(), "F32", ["model.layers.1.mlp.up_proj.weight"])
     with pytest.raises(ModelFileError, match=r"model\.layers\.1\.mlp\.up_proj\.weight"):
-        loading.load(file, "cpu", "auto", "exact")
+        load(LoadOptions(file, "cpu", "auto", "exact"))
     assert not [f for f in (cache / "gguf").iterdir() if f.suffix != ".lock" and f.name != "digests"]
 
 

@@ -11,7 +11,8 @@ from test_gguf import write
 from fastreader import Reader
 from fastreader.errors import InputError, ModelFileError
 from fastreader.models.loading import gguf, gguf_weights
-from fastreader.models.loading import load as loading
+from fastreader.models.loading.load import load
+from fastreader.models.loading.options import LoadOptions
 from fastreader.ops import extension
 from fastreader.ops.linear import BlockTensor
 
@@ -51,7 +52,7 @@ def test_a_reader_of_a_quantised_file_is_that_of_its_values(tmp_path, cache, kin
     plain = dequantised(file)
     reader = Reader.load(file, "cpu", "file", "exact", check="full")
     assert reader.describe()["dtype"] == kind and kind in repr(reader)
-    loaded, _, _ = loading.load(file, "cpu", "file", "exact")
+    loaded = load(LoadOptions(file, "cpu", "file", "exact")).model
     kept = {name: p for name, p in loaded.named_parameters() if isinstance(p, BlockTensor)}
     assert kept.keys() == {name for name, p in plain.named_parameters() if p.dim() == 2}
     for name, parameter in kept.items():
@@ -151,9 +152,9 @@ def test_the_packaged_reader_with_the_integers_of_its_file(packaged_folder):
     import transformers
 
     rounded = transformers.AutoModelForCausalLM.from_pretrained(packaged_folder, dtype=torch.bfloat16)
-    loaded, _, arithmetic = loading.load(PACKAGED, "cpu", "auto", "exact")
-    assert arithmetic.stored == "Q4_1 + Q8_0"
-    for name, parameter in loaded.named_parameters():
+    loaded = load(LoadOptions(PACKAGED, "cpu", "auto", "exact"))
+    assert loaded.arithmetic.stored == "Q4_1 + Q8_0"
+    for name, parameter in loaded.model.named_parameters():
         if isinstance(parameter, BlockTensor):
             assert torch.equal(parameter.plain().bfloat16(), rounded.get_parameter(name)), name
 
@@ -163,23 +164,23 @@ def test_the_type_says_what_becomes_of_the_integers(tmp_path, cache, monkeypatch
     file = write(tmp_path / "tiny.gguf", tiny_llama(), "Q4_1")
     plain = dequantised(file).state_dict()
 
-    def load(dtype, **options):
-        loaded, _, arithmetic = loading.load(file, "cpu", dtype, "exact", **options)
-        return {name: value.float() for name, value in loaded.state_dict().items()}, arithmetic
+    def read(dtype, **options):
+        loaded = load(LoadOptions(file, "cpu", dtype, "exact", **options))
+        return {name: value.float() for name, value in loaded.model.state_dict().items()}, loaded.arithmetic
 
     for dtype in ("auto", "file", "float32", torch.float64):
-        values, arithmetic = load(dtype)
+        values, arithmetic = read(dtype)
         assert bool(arithmetic.formats) == (dtype in ("auto", "file"))
         assert all(torch.equal(value, plain[name]) for name, value in values.items())
-    for values, arithmetic in (load("bfloat16"), load("auto", keep=False)):
+    for values, arithmetic in (read("bfloat16"), read("auto", keep_integers=False)):
         assert not arithmetic.formats and arithmetic.dtype == torch.bfloat16
         assert all(torch.equal(value, plain[name].bfloat16().float()) for name, value in values.items())
     monkeypatch.setattr(extension, "why_missing", lambda: "it is not there")
-    values, arithmetic = load("auto")
+    values, arithmetic = read("auto")
     assert arithmetic.dtype == torch.bfloat16 and not arithmetic.formats
-    assert all(torch.equal(value, plain[name]) for name, value in load("float32")[0].items())
+    assert all(torch.equal(value, plain[name]) for name, value in read("float32")[0].items())
     with pytest.raises(InputError, match=r"dtype.*it is not there"):
-        load("file")
+        read("file")
 
 
 def test_weights_that_keep_no_integers_keep_their_values(tmp_path, cache):
@@ -188,7 +189,7 @@ def test_weights_that_keep_no_integers_keep_their_values(tmp_path, cache):
     plain = dequantised(file)
     assert not torch.equal(plain.get_parameter(half).bfloat16().float(), plain.get_parameter(half))
     for dtype in ("file", "float32"):
-        loaded, _, _ = loading.load(file, "cpu", dtype, "exact")
+        loaded = load(LoadOptions(file, "cpu", dtype, "exact")).model
         assert torch.equal(loaded.get_parameter(half), plain.get_parameter(half))
 
 

@@ -12,7 +12,9 @@ from fastreader import Reader
 from fastreader.cli.model_settings import model_settings
 from fastreader.core.quiet import silence_progress_bars
 from fastreader.errors import InputError, ModelFileError, ModelNotFoundError, UnsupportedModelError
-from fastreader.models.loading import load as loading
+from fastreader.models.loading import decide, hub
+from fastreader.models.loading.load import load
+from fastreader.models.loading.options import LoadOptions
 from fastreader.models.machine import arithmetic, product_rates
 
 
@@ -87,7 +89,7 @@ def folder(tmp_path):
 
 
 def load_folder(folder):
-    return loading.load(folder, "cpu", "auto", "fast")
+    return load(LoadOptions(folder, "cpu", "auto", "fast")).model
 
 
 def change_weights(folder, change):
@@ -117,7 +119,7 @@ def test_tied_weights_may_be_missing(tmp_path):
     model.save_pretrained(tmp_path)
     byte_tokenizer().save_pretrained(tmp_path)
     assert "lm_head.weight" not in load_file(tmp_path / "model.safetensors")
-    assert torch.equal(load_folder(tmp_path)[0].lm_head.weight, model.lm_head.weight)
+    assert torch.equal(load_folder(tmp_path).lm_head.weight, model.lm_head.weight)
 
 
 def cut(name, at=60):
@@ -218,19 +220,20 @@ def test_other_types_than_a_model_raise(other):
 )
 def test_a_pair_is_a_model_and_a_tokenizer(given, message):
     with pytest.raises(InputError, match=message):
-        loading.pair(given)
+        load(LoadOptions(given))
 
 
 def test_a_converted_copy_keeps_its_buffers_and_leaves_the_model():
     model = tiny_llama(tie_word_embeddings=True)
     frequencies = model.model.rotary_emb.inv_freq.clone()
     assert not torch.equal(frequencies.bfloat16().float(), frequencies)
-    copied, arithmetic = loading.borrow(model, "auto", "bfloat16", "fast")
-    assert {p.dtype for p in copied.parameters()} == {torch.bfloat16} == {arithmetic.dtype}
+    loaded = load(LoadOptions((model, byte_tokenizer()), dtype="bfloat16"))
+    copied = loaded.model
+    assert {p.dtype for p in copied.parameters()} == {torch.bfloat16} == {loaded.arithmetic.dtype}
     assert copied.dtype == torch.bfloat16 and copied.lm_head.weight is copied.model.embed_tokens.weight
     assert torch.equal(copied.model.rotary_emb.inv_freq, frequencies)
     assert {p.dtype for p in model.parameters()} == {torch.float32} and model.config.dtype != torch.bfloat16
-    assert loading.borrow(model, "auto", "auto", "fast")[0] is model
+    assert load(LoadOptions((model, byte_tokenizer()))).model is model
 
 
 @pytest.mark.parametrize(
@@ -241,13 +244,13 @@ def test_a_borrowed_model_stays_on_its_own_device(monkeypatch, asked, fits):
         return arithmetic.Arithmetic(torch.device(device), checkpoint, "fast", "for this test")
 
     model = tiny_llama()
-    monkeypatch.setattr(loading, "resolve", resolve)
+    monkeypatch.setattr(decide, "resolve", resolve)
     monkeypatch.setattr(type(model), "device", torch.device("cuda:0"))
     if fits:
-        assert loading.borrow(model, asked, "auto", "fast")[0] is model
+        assert load(LoadOptions((model, byte_tokenizer()), asked)).model is model
     else:
         with pytest.raises(InputError, match="which is on cuda:0, got"):
-            loading.borrow(model, asked, "auto", "fast")
+            load(LoadOptions((model, byte_tokenizer()), asked))
 
 
 @pytest.mark.parametrize("positions", [1, 2, 3, 4, 9, 27])
@@ -322,4 +325,4 @@ def test_results_name_the_commit_of_a_hub_model(tmp_path, monkeypatch):
     (newer.parents[1] / "refs" / "main").write_text("1" * 40)
     assert model_settings("someone/tiny", "auto", "fast")["revision"] == "1" * 40
     assert "revision" not in model_settings("smollm2-135m", "auto", "fast")
-    assert loading.commit_of("./none") == loading.commit_of("none.gguf") == ""
+    assert hub.commit_of("./none") == hub.commit_of("none.gguf") == ""

@@ -21,7 +21,8 @@ from transformers import (
 
 from fastreader import Reader
 from fastreader.errors import InputError, UnsupportedModelError
-from fastreader.models.loading import load as loading
+from fastreader.models.loading.load import load
+from fastreader.models.loading.options import LoadOptions
 from fastreader.models.rewriting import quantised
 from fastreader.models.rewriting.quantised import OwnLinear, is_own, is_plain
 
@@ -413,7 +414,7 @@ def test_what_a_type_needs_is_named(base, config):
     logging.getLogger("transformers").setLevel(logging.ERROR)
     message = r"its quantised weights cannot be loaded here: .*(GPU|install|available|optimum|gptq|hqq|kernels)"
     with pytest.raises(UnsupportedModelError, match=f"(?i){message}"):
-        loading.load(base, "cpu", "auto", "fast")
+        load(LoadOptions(base, "cpu", "auto", "fast"))
 
 
 def test_which_layers_are_plain():

@@ -47,7 +47,7 @@ def test_a_reader_is_loaded_again_with_its_arguments(model, options):
     again = pickle.loads(pickled)
     assert type(again) is Reader and again is not reader and again.model is not reader.model
     assert again._loaded_from == reader._loaded_from
-    assert {name: again._loaded_from[name] for name in options} == options
+    assert {name: getattr(again._loaded_from, name) for name in options} == options
     about = reader.describe()
     if about["check"] == "full" and options.get("check") != "full":  # the first load left its verdict for the second
         about["check"] = "quick"
@@ -114,5 +114,5 @@ def test_copies_are_rejected(model, copied):
 
 def test_a_packaged_reader(packaged_reader):
     again = pickle.loads(pickle.dumps(packaged_reader))
-    assert again._loaded_from["model"] == "smollm2-135m" and again.revision == packaged_reader.revision == ""
+    assert again._loaded_from.model == "smollm2-135m" and again.revision == packaged_reader.revision == ""
     assert logprobs(again) == pytest.approx(logprobs(packaged_reader), abs=1e-4)

@@ -14,13 +14,15 @@ def plain_model(reader: Reader, model: str | os.PathLike[str], adapter: str | No
     """Return transformers' model of a reader, with plain weights in the type of the reader's products."""
     import torch
 
-    from fastreader.models.loading import load as loading
+    from fastreader.models.loading.load import load
+    from fastreader.models.loading.options import LoadOptions
 
     own = reader.arithmetic
     dtype = own.dtype
     if own.formats:  # float32 holds the values of a quantised file
         dtype = torch.bfloat16 if own.products == "bf16" else torch.float32
-    return loading.load(model, own.device, dtype, "exact", keep=False, adapter=adapter)[0].eval()
+    options = LoadOptions(model, own.device, dtype, "exact", adapter=adapter, keep_integers=False)
+    return load(options).model.eval()
 
 
 def plain_scores(model: Any, sequences: Sequence[tuple[list[int], list[int]]]) -> list[float]:

@@ -17,25 +17,24 @@ from fastreader.errors import UnsupportedModelError
 from fastreader.models.config import indexed_layers
 from fastreader.models.config.facts import before_head, context_length, lm_head, logit_scale_of, logit_softcap_of
 from fastreader.models.config.rotary_regimes import rotary_regimes
-from fastreader.models.config.windows import layer_windows, layers_without_attention
+from fastreader.models.config.windows import layers_without_attention
 from fastreader.models.machine import memory
 from fastreader.models.machine.arithmetic import Precision
 from fastreader.models.machine.devices import devices_of
 from fastreader.models.machine.product_rates import OPERATOR, Products
-from fastreader.models.passes.attention import ATTENTION_NAME, SelectedRows, TreePass, register
+from fastreader.models.passes.attention import SelectedRows, TreePass
 from fastreader.models.passes.decode_keys import DecodeKeys
 from fastreader.models.passes.key_values import KeyValues, Reuse
 from fastreader.models.passes.logit_head import LogitHead
 from fastreader.models.passes.packed_keys import AttentionKeys
-from fastreader.models.passes.pass_argument import ask_for_mask
 from fastreader.models.passes.pass_graphs import PassGraphs, graphs_wanted
 from fastreader.models.passes.pass_tables import PassTables, Shapes
 from fastreader.models.passes.prepared_pass import PreparedPass
-from fastreader.models.passes.query_temperature import take_over
-from fastreader.models.rewriting import fused, quantised, recurrent
+from fastreader.models.rewriting import fused, quantised, recurrent, surgery
 from fastreader.models.rewriting.copies import structural_copy
-from fastreader.models.rewriting.own_scores import replace_scores
-from fastreader.models.rewriting.upcast import upcast, why_not_upcast
+from fastreader.models.rewriting.draft import Draft
+from fastreader.models.rewriting.rewrites import rewrite
+from fastreader.models.rewriting.upcast import why_not_upcast
 from fastreader.models.supported import refuse, why_not_deterministic, why_unsupported
 from fastreader.ops import triton_support
 from fastreader.ops.linear import BlockTensor
@@ -64,6 +63,7 @@ class TreeModel:
         products: how linear layers multiply, a precision of `ops.linear`.
         device: of the LM head, where passes begin and end.
         devices: of the weights, each once.
+        rewrites: names of the rewrites that made `model` of a structural copy, in order.
         mixers: the layer of each recurrence or short convolution; empty for a model of attention only.
         state_bytes: memory of the states of recurrent layers after one token.
         graphs: passes recorded as CUDA graphs; None if FASTREADER_CUDA_GRAPHS is not set or they cannot be.
@@ -99,23 +99,15 @@ class TreeModel:
             self.precision = "exact" if model.dtype in (torch.float32, torch.float64) else "fast"
         self.original: Any = structural_copy(model)
         # The check compares with eager attention: PyTorch's has no soft cap, yet transformers before 5.21 uses it.
-        self.original.config._attn_implementation = "eager"
-        if hasattr(self.original.config, "_experts_implementation"):  # grouped products have no float64
-            self.original.config._experts_implementation = "eager"
+        surgery.choose_attention(self.original, "eager")
+        surgery.choose_plain_experts(self.original)
         self.model = structural_copy(model)
-        take_over(self.model)
-        quantised.check_company(self.model, name)
-        self.config = self.model.config.get_text_config()
-        self.mixers = recurrent.take_over(self.model, name)
-        self.windows = layer_windows(self.config, name, frozenset(self.mixers))
-        replace_scores(self.model, self.windows, name)
-        if indexed_layers.select_all(self.model):
-            ask_for_mask(self.model)
-        register()
-        self.model.config._attn_implementation = ATTENTION_NAME
+        quantised.check_independent(self.model, name)
         compute = torch.float64 if model.dtype == torch.float64 else torch.float32
-        if self.why_not_upcast is None:
-            upcast(self.model, self.products, compute, self.windows, own)
+        draft = Draft(self.model, name, self.products, self.why_not_upcast is None, compute, own)
+        rewrite(draft)
+        self.config, self.mixers, self.windows = draft.config, draft.mixers, draft.windows
+        self.rewrites = tuple(draft.applied)
         self.regimes = rotary_regimes(self.config)
         self._silent_layers = layers_without_attention(self.config) | frozenset(
             getattr(self.config, "cross_attention_layers", None) or ()  # those for images
@@ -136,8 +128,7 @@ class TreeModel:
         self.graphs: PassGraphs | None = None
         self._step: fused.FusedStep | str = "transformers' own modules"
         if self.why_not_upcast is None:
-            tried = fused.trial_starts(self.model)
-            self._step = fused.FusedStep.of(self.model, self.windows, self.products, tried)
+            self._step = fused.FusedStep.of(draft)
         self.state_bytes, self._state_heads = self._measured_states()
         if graphs_wanted() and self.why_not_graphs is None:
             self.graphs = PassGraphs(self.device, self._shapes, self.scored, self.weights_a_layer)
@@ -173,7 +164,7 @@ class TreeModel:
         if not triton_support.on_gpu(self.device):
             return f"the model is on {self.device}"
         if len(self.devices) > 1:
-            return "its layers lie on several devices"
+            return "its layers are on several devices"
         if self.mixers or not fused.covers(self.model):
             return "some layers are the model's own"
         return None if self.regimes.fixed else "its rotary embedding depends on the length"

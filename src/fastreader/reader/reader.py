@@ -6,21 +6,17 @@ import os
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
 
 from fastreader.core.checked import checked
-from fastreader.core.checks import check_choice, expect
 from fastreader.core.protocol import TextOrTokens
-from fastreader.data.fingerprints import reader_name
 from fastreader.errors import ModelFileError, NotReloadableError
 from fastreader.models.check import Checked, check, keep_verdict, known_verdict, verdict_path
-from fastreader.models.loading import load as loading
-from fastreader.models.loading.revision import revision
-from fastreader.models.machine.arithmetic import Arithmetic
-from fastreader.models.machine.devices import placed
+from fastreader.models.loading.load import Loaded, load
+from fastreader.models.loading.options import LoadOptions
+from fastreader.models.machine.devices import naming_devices
 from fastreader.models.machine.memory import return_freed
 from fastreader.models.tree_model import TreeModel
 from fastreader.reader.base import ReaderBase
@@ -28,7 +24,6 @@ from fastreader.reader.local_model import LocalModel
 from fastreader.reader.prompts.encoder import TextEncoder
 from fastreader.reader.session import Session, open_session
 
-CHECKS = ("full", "quick", "off")
 # transformers changes PyTorch's default type and patches its initialisers while it loads.
 _loading = threading.RLock()
 if hasattr(os, "register_at_fork"):
@@ -53,37 +48,26 @@ class Reader(ReaderBase):
         checked: what the check at load found; None if it was off.
     """
 
-    def __init__(
-        self,
-        model: Any,
-        tokenizer: Any,
-        name: str,
-        arithmetic: Arithmetic,
-        revision: str = "",
-        check: str = "full",
-        weights: str = "",
-        own: bool = False,
-    ) -> None:
-        check_choice("check", check, CHECKS)
-        expect(callable(getattr(model, "forward", None)), "model", "a transformers causal LM", model)
-        encoder = TextEncoder(tokenizer)
-        with placed(model, name):
-            how = arithmetic.precision, arithmetic.products, arithmetic.deterministic
-            tree_model = TreeModel(model, name, *how, own)
+    def __init__(self, loaded: Loaded, check: str = "full") -> None:
+        model, name, arithmetic = loaded.model, loaded.name, loaded.arithmetic
+        encoder = TextEncoder(loaded.tokenizer)
+        how = arithmetic.precision, arithmetic.products, arithmetic.deterministic
+        with naming_devices(model, name):
+            tree_model = TreeModel(model, name, *how, own=not loaded.given)
         if tree_model.why_not_upcast and tree_model.precision != arithmetic.precision:
             arithmetic = replace(arithmetic, precision=tree_model.precision, reason=tree_model.why_not_upcast)
-        super().__init__(LocalModel(tree_model, encoder, name, arithmetic, revision))
-        self._loaded_from: dict[str, Any] | None = None  # the arguments of `load`; None for a model object
-        self._weights = weights
         self.arithmetic = arithmetic
-        self.revision = revision
-        with placed(model, name):
-            self.checked, self.local_model.check = _verdict(tree_model, check, weights)
+        self.revision = "" if loaded.packaged else loaded.digest
+        super().__init__(LocalModel(tree_model, encoder, name, arithmetic, self.revision))
+        self._loaded_from: LoadOptions | None = None  # None for a model object
+        self._digest = loaded.digest
+        with naming_devices(model, name):
+            self.checked, self.local_model.check = _verdict(tree_model, check, "" if loaded.given else loaded.digest)
 
     @classmethod
     def load(
         cls,
-        model: Any,  # a name or a pair; `loading.pair` says what it expected
+        model: Any,  # a name or a pair; `find` says what it expected
         device: str | torch.device = "auto",
         dtype: str | torch.dtype = "auto",
         precision: str = "fast",
@@ -136,75 +120,33 @@ class Reader(ReaderBase):
                 map leaves out a part.
             MissingExtraError: if an adapter needs peft, which is not installed.
         """
-        check_choice("check", check, CHECKS)
-        options = (device, dtype, precision, products, check, trust_remote_code, deterministic)
-        with _loading:
-            if isinstance(model, (str, os.PathLike)):
-                return cls._load(model, *options, adapter=adapter, device_map=device_map)
-            expect(device_map is None, "device_map", "None, since a given model stays where it is", device_map)
-            expect(adapter is None, "adapter", "None, since a given model carries its own adapters", adapter)
-            return cls._take(model, *options)
-
-    @classmethod
-    def _take(
-        cls,
-        model: Any,
-        device: str | torch.device,
-        dtype: str | torch.dtype,
-        precision: str,
-        products: str,
-        check: str,
-        _trust_remote_code: bool,
-        deterministic: bool,
-    ) -> Reader:
-        """Create a reader from a (model, tokenizer) pair."""
-        own, tokenizer = loading.pair(model)
-        given = getattr(own, "name_or_path", "")
-        name, of = reader_name(given) if given else type(own).__name__, revision(own, tokenizer)
-        own, arithmetic = loading.borrow(own, device, dtype, precision, products)
-        arithmetic = replace(arithmetic, deterministic=deterministic)
-        return cls(own, tokenizer, name, arithmetic, of, "off" if check == "off" else "full")
-
-    @classmethod
-    def _load(
-        cls,
-        model: str | os.PathLike[str],
-        device: str | torch.device,
-        dtype: str | torch.dtype,
-        precision: str,
-        products: str,
-        check: str,
-        trust_remote_code: bool,
-        deterministic: bool,
-        name: str = "",
-        adapter: str | os.PathLike[str] | None = None,
-        device_map: str | Mapping[str, Any] | None = None,
-    ) -> Reader:
-        """Load a reader by name or path, under another `name` if there is one."""
-        loaded, tokenizer, arithmetic = loading.load(
-            model, device, dtype, precision, trust_remote_code, products, adapter=adapter, device_map=device_map
+        return cls._loaded(
+            LoadOptions(
+                model=model,
+                device=device,
+                dtype=dtype,
+                precision=precision,
+                products=products,
+                check=check,
+                trust_remote_code=trust_remote_code,
+                deterministic=deterministic,
+                adapter=adapter,
+                device_map=device_map,
+            )
         )
-        arithmetic = replace(arithmetic, deterministic=deterministic)
-        weights = revision(loaded, tokenizer)
-        of = "" if loading.is_packaged(model) and adapter is None else weights
-        name = name or reader_name(model) + ("" if adapter is None else f"+{reader_name(adapter)}")
-        reader = cls(loaded, tokenizer, name, arithmetic, of, check, weights, own=True)
-        reader.local_model.model.release_original()  # nobody else has it, so that weights are not held twice
-        del loaded
-        return_freed()
-        reader._loaded_from = {
-            "model": from_anywhere(model),
-            "device": device,
-            "dtype": dtype,
-            "precision": precision,
-            "products": products,
-            "check": check,
-            "trust_remote_code": trust_remote_code,
-            "deterministic": deterministic,
-            "adapter": None if adapter is None else from_anywhere(adapter),
-            "device_map": device_map,
-        }
-        return reader
+
+    @classmethod
+    def _loaded(cls, options: LoadOptions) -> Reader:
+        """Return the reader of a name, a path or a pair."""
+        with _loading:
+            loaded = load(options)
+            reader = cls(loaded, options.check)
+            if not loaded.given:
+                reader.local_model.model.release_original()  # nobody else has it, so that weights are not held twice
+                reader._loaded_from = replace(options.from_anywhere(), name=loaded.name)
+                del loaded
+                return_freed()
+            return reader
 
     def __repr__(self) -> str:
         a = self.arithmetic
@@ -251,7 +193,7 @@ class Reader(ReaderBase):
                 "Reader.load(folder)"
             )
         _ = self.local_model.model  # raises if the reader was closed
-        return load_again, (self._loaded_from, self.name, self._weights)
+        return load_again, (self._loaded_from, self._digest)
 
     def __copy__(self) -> NoReturn:
         raise TypeError(f"{self!r} cannot be copied: it holds a model and a lock; threads can share the reader itself")
@@ -306,40 +248,32 @@ class Reader(ReaderBase):
         )
 
 
-def from_anywhere(model: str | os.PathLike[str]) -> str:
-    """Return an absolute path for a path that exists, since another process may run elsewhere; or the name."""
-    path = Path(model).expanduser()
-    return os.path.normpath(Path.cwd() / path) if path.exists() else os.fspath(model)
-
-
-def load_again(arguments: dict[str, Any], name: str, weights: str = "") -> Reader:
+def load_again(options: LoadOptions, digest: str = "") -> Reader:
     """Load a reader in another process.
 
     Args:
-        arguments: all arguments of `Reader.load`.
-        name: of the reader.
-        weights: distinguishes the weights and the chat template that it must have; empty for any.
+        options: of the reader.
+        digest: of the weights and the chat template that the reader must have; an empty one allows any.
 
     Raises:
-        ModelFileError: if the weights or the chat template are not those of the pickled reader.
+        ModelFileError: if the weights or the chat template differ from the pickled reader's.
         ModelNotFoundError, UnsupportedModelError, InputError: as `Reader.load`.
     """
-    with _loading:
-        reader = Reader._load(**arguments, name=name)
-    if weights and reader._weights != weights:
+    reader = Reader._loaded(options)
+    if digest and reader._digest != digest:
         raise ModelFileError(
-            f"{arguments['model']}: expected the weights and the chat template of the pickled reader ({weights}), got "
-            f"others ({reader._weights}); load the reader again before it is pickled"
+            f"{options.model}: expected the weights and the chat template of the pickled reader ({digest}), got "
+            f"others ({reader._digest}); load the reader again before it is pickled"
         )
     return reader
 
 
-def _verdict(model: TreeModel, mode: str, weights: str) -> tuple[Checked | None, str]:
+def _verdict(model: TreeModel, mode: str, digest: str) -> tuple[Checked | None, str]:
     """Return what the check of a model found, and which one ran: "full", "quick" or "off"."""
     if mode == "off":
         return None, "off"
     own = type(model.original).__module__.startswith("transformers.models.")  # other code may change unnoticed
-    path = verdict_path(model, weights) if weights and own else None
+    path = verdict_path(model, digest) if digest and own else None
     if mode == "quick" and path is not None and (known := known_verdict(path)) is not None:
         return known, "quick"
     found = check(model)

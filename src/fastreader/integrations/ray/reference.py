@@ -10,7 +10,8 @@ from typing import Any
 
 from fastreader.core.checks import check_keys, expect
 from fastreader.data.fingerprints import reader_name
-from fastreader.reader.reader import Reader, from_anywhere, load_again
+from fastreader.models.loading.options import LoadOptions, from_anywhere
+from fastreader.reader.reader import Reader, load_again
 
 ReaderLike = Any  # Reader | ReaderReference | str | os.PathLike[str]
 
@@ -52,7 +53,7 @@ class ReaderReference:
         named = isinstance(reader, (str, os.PathLike))
         expect(named, "reader", "a Reader, or the name or path of one, which each actor can load", reader)
         name = reader_name(reader)
-        return cls(name, load_again, ({**known, **options, "model": from_anywhere(reader)}, name))
+        return cls(name, load_again, (LoadOptions(**{"model": from_anywhere(reader), **options, "name": name}),))
 
     def load(self) -> Reader:
         """Load the reader, with the errors of `Reader.load`."""

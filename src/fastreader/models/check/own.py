@@ -16,10 +16,12 @@ from torch import Tensor, nn
 
 from fastreader.errors import UnsupportedModelError
 from fastreader.models.machine.devices import moved
+from fastreader.models.rewriting import surgery
 
 _BLOCK = 1 << 24  # values of an LM head converted at a time
 _HALF = (torch.bfloat16, torch.float16)
 _OWN_ATTENTION = "fastreader_own"
+_CONSTANTS = "fastreader_constants"  # mark of attention layers while they are recorded
 
 
 @dataclass(frozen=True)
@@ -138,7 +140,7 @@ def converted(model: Any, layers: list[nn.Module], dtype: torch.dtype) -> Iterat
     head = model.get_output_embeddings()
     units = [(layer, list(layer.modules())) for layer in layers]
     others = [module for module in model.modules() if id(module) not in inside and module is not head]
-    units += [(module, [module]) for module in others if module._parameters]
+    units += [(module, [module]) for module in others if surgery.declares_parameters(module)]
     with ExitStack() as stack:
         for unit, parts in units:
             _convert_while_running(stack, unit, parts, dtype)
@@ -148,32 +150,29 @@ def converted(model: Any, layers: list[nn.Module], dtype: torch.dtype) -> Iterat
 
 
 def _convert_while_running(stack: ExitStack, unit: nn.Module, parts: list[nn.Module], dtype: torch.dtype) -> None:
-    kept: list[tuple[dict[str, Any], str, Any]] = []
+    exchange = surgery.Exchange()
 
-    def replace(values: dict[str, Any], name: str, value: Any) -> None:
-        kept.append((values, name, values[name]))
-        values[name] = value
+    def in_dtype(parameter: nn.Parameter) -> nn.Parameter | None:
+        converts = parameter.is_floating_point() and parameter.dtype != dtype
+        return _parameter(parameter, dtype) if converts else None
+
+    def widened(buffer: Tensor) -> Tensor | None:
+        return buffer.to(dtype) if buffer.dtype in _HALF and dtype not in _HALF else None
 
     def before(module: nn.Module, args: tuple[Any, ...]) -> Any:
         if args and _looks_up(module):
             ids, places = args[0].unique(return_inverse=True)
             assert isinstance(module, nn.Embedding)
-            replace(module._parameters, "weight", _parameter(module.weight[ids], dtype))
-            replace(module.__dict__, "padding_idx", None)
+            exchange.parameters(module, lambda weight: _parameter(weight[ids], dtype))
+            exchange.attribute(vars(module), "padding_idx", None)
             return (places, *args[1:])
         for part in parts:
-            for name, parameter in part._parameters.items():
-                if parameter is not None and parameter.is_floating_point() and parameter.dtype != dtype:
-                    replace(part._parameters, name, _parameter(parameter, dtype))
-            for name, buffer in part._buffers.items():
-                if buffer is not None and buffer.dtype in _HALF and dtype not in _HALF:
-                    replace(part._buffers, name, buffer.to(dtype))
+            exchange.parameters(part, in_dtype)
+            exchange.buffers(part, widened)
         return None
 
     def after(*_: Any) -> None:
-        while kept:
-            values, name, value = kept.pop()
-            values[name] = value
+        exchange.restore()
 
     stack.callback(after)
     stack.callback(unit.register_forward_pre_hook(before).remove)
@@ -210,12 +209,13 @@ def _blockwise(head: nn.Linear, dtype: torch.dtype) -> Iterator[None]:
 @contextmanager
 def _typed(head: nn.Linear, dtype: torch.dtype) -> Iterator[None]:
     """Let an LM head that `_blockwise` computes show a weight of this type, to which Mamba-2 converts its input."""
-    kept, own = head._parameters["weight"], head.weight
-    head._parameters["weight"] = _parameter(own.new_zeros(1, 1, dtype=dtype).expand(own.shape), dtype)
+    exchange, own = surgery.Exchange(), head.weight
+    shown = _parameter(own.new_zeros(1, 1, dtype=dtype).expand(own.shape), dtype)
+    exchange.parameters(head, lambda parameter: shown if parameter is own else None)
     try:
         yield
     finally:
-        head._parameters["weight"] = kept
+        exchange.restore()
 
 
 @contextmanager
@@ -242,7 +242,7 @@ def _own_attention(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **named: Any
 ) -> Any:
     """Compute a layer's own eager attention and record what it was called with."""
-    constants: dict[int, Constants] = module.__dict__["fastreader_constants"]
+    constants: dict[int, Constants] = surgery.mark_of(module, _CONSTANTS)
     scaling, sinks = named.get("scaling"), named.get("s_aux")
     visible = None if attention_mask is None else attention_mask[0, 0]
     if visible is not None and visible.dtype != torch.bool:
@@ -273,16 +273,12 @@ def _recorded(model: Any, constants: dict[int, Constants]) -> Iterator[None]:
         return
     AttentionInterface.register(_OWN_ATTENTION, _own_attention)
     AttentionMaskInterface.register(_OWN_ATTENTION, eager_mask)
-    before = model.config._attn_implementation
-    model.config._attn_implementation = _OWN_ATTENTION
-    for module in attention:
-        module.__dict__["fastreader_constants"] = constants
+    before = surgery.choose_attention(model, _OWN_ATTENTION)
     try:
-        yield
+        with surgery.marked(attention, _CONSTANTS, constants):
+            yield
     finally:
-        model.config._attn_implementation = before
-        for module in attention:
-            del module.__dict__["fastreader_constants"]
+        surgery.choose_attention(model, before)
 
 
 @torch.inference_mode()

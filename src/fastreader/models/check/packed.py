@@ -135,11 +135,11 @@ def short_windows(model: TreeModel, size: int) -> Iterator[None]:
 
     for copy in (model.original, model.model):
         for config in {id(c): c for c in (copy.config, copy.config.get_text_config())}.values():
-            shorten(config.__dict__, "sliding_window", "attention_chunk_size")
+            shorten(vars(config), "sliding_window", "attention_chunk_size")
         for temperature in {id(t): t for m in copy.modules() if (t := getattr(m, TEMPERATURE, None))}.values():
-            shorten(temperature.__dict__, "floor_scale")
+            shorten(vars(temperature), "floor_scale")
         for module in copy.modules():
-            shorten(module.__dict__, "sliding_window", "floor_scale")
+            shorten(vars(module), "sliding_window", "floor_scale")
             if isinstance(module, FusedAttention):
                 shorten(module.constants, "sliding_window")
     held = getattr(model.config, "sliding_window", None) is None  # by masks in the modules (GPT-Neo)

@@ -29,12 +29,15 @@ def covered(config: Any) -> int | None:
     return int(config.index_topk_blocks) * int(config.index_block_size)
 
 
-def select_all(model: Any) -> bool:
-    """Replace the indexes of a structural copy by empty selections, and return whether there are any."""
-    indexers = [part for m in model.base_model.modules() if (part := getattr(m, "indexer", None)) is not None]
-    for indexer in indexers:
+def indexers(model: Any) -> list[Any]:
+    """Return the modules of a model that select keys."""
+    return [part for m in model.base_model.modules() if (part := getattr(m, "indexer", None)) is not None]
+
+
+def select_all(model: Any) -> None:
+    """Replace the selections of a structural copy by empty ones, which mean all keys."""
+    for indexer in indexers(model):
         indexer.forward = _nothing
-    return bool(indexers)
 
 
 def _nothing(hidden_states: Tensor, *_: Any, **_named: Any) -> Tensor:

@@ -1,4 +1,4 @@
-"""The transformers class that loads a checkpoint, and one like it that leaves towers out."""
+"""Choose the transformers class for a checkpoint: the full class, or one without vision and audio encoders."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from typing import Any
 import torch
 
 from fastreader.models.loading import peft_adapters
-from fastreader.models.loading.text_only import Tower, assembled, may_have_towers, outside
+from fastreader.models.loading.text_only import AbsentEncoder, assembled, may_have_encoders, outside
+from fastreader.models.rewriting import surgery
 
 
 def classes_for(config: Any, trust_remote_code: bool, adapter: Path | None) -> list[Any]:
-    """Return the class that loads a checkpoint, after one that leaves out what text does not run through, if any.
+    """Return the class that loads a checkpoint, preceded by one without the parts that text does not need, if any.
 
-    Causal LMs are known by that name; others write text about images or sounds. With an adapter, which may be for any
-    of the classes and for towers too, it is the whole class that has the modules of the adapter's names.
+    Causal LMs are registered as such; other models generate text about images or sounds. An adapter may be for any of
+    the classes and for vision and audio encoders too, so it selects the full class with the modules that it names.
     """
     import transformers
     from transformers.models.auto import modeling_auto
@@ -40,27 +41,23 @@ def classes_for(config: Any, trust_remote_code: bool, adapter: Path | None) -> l
             return fitting[:1]
         named = [peft_adapters.named_in(_on_meta(kind, config), adapter) for kind in kinds]
         return [fitting[named.index(max(named))]]
-    lean = kinds[0] if isinstance(kinds[0], tuple) else without_towers(kinds[0], config)
+    lean = kinds[0] if isinstance(kinds[0], tuple) else without_encoders(kinds[0], config)
     return fitting[:1] if lean is kinds[0] else [lean, fitting[0]]
 
 
-def without_towers(kind: Any, config: Any) -> Any:
-    """Return a class like a transformers model class whose models lack the modules that are no part of the text model.
+def without_encoders(kind: Any, config: Any) -> Any:
+    """Return a class like a transformers model class without the modules outside of its text model.
 
     Their weights are then not read from a checkpoint. `kind` itself is returned if it has no such modules.
-
-    Args:
-        kind: the class of a whole model.
-        config: the config of its models.
     """
     alone = kind.config_class is not type(config)  # transformers makes a causal LM of the text config
-    if alone or not may_have_towers(config):
+    if alone or not may_have_encoders(config):
         return kind
     whole = _on_meta(kind, config)
     text = assembled(whole)
     if text is None:
         return kind
-    left = [name for name, module in text.named_modules() if isinstance(module, Tower)]
+    left = [name for name, module in text.named_modules() if isinstance(module, AbsentEncoder)]
     left = left or list(outside(whole, set(text.modules())))
     if not left:
         return kind
@@ -69,13 +66,10 @@ def without_towers(kind: Any, config: Any) -> Any:
     def init(self: Any, *arguments: Any, **named: Any) -> None:
         kind.__init__(self, *arguments, **named)
         for name in left:
-            self.set_submodule(name, Tower())
+            self.set_submodule(name, AbsentEncoder())
         tied = self.all_tied_weights_keys.items()
         self.all_tied_weights_keys = {key: value for key, value in tied if not key.startswith(prefixes)}
-        ignored, ours = self._keys_to_ignore_on_load_unexpected, [f"^{re.escape(prefix)}" for prefix in prefixes]
-        # A list or None in transformers 5.0, a set later.
-        together = ignored | set(ours) if isinstance(ignored, set) else [*(ignored or ()), *ours]
-        self._keys_to_ignore_on_load_unexpected = together
+        surgery.ignore_unexpected(self, [f"^{re.escape(prefix)}" for prefix in prefixes])
 
     # transformers looks up by the name of a class how the names of its weights have changed.
     return type(kind.__name__, (kind,), {"__init__": init, "__module__": kind.__module__})

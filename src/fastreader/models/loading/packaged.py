@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import shutil
 import subprocess
 import sys
@@ -99,6 +100,11 @@ PACKAGED = {
         terms="Gemma is provided under and subject to the Gemma Terms of Use found at ai.google.dev/gemma/terms",
     ),
 }
+
+
+def is_packaged(model: str | os.PathLike[str]) -> bool:
+    """Return whether a name is that of a packaged reader; an existing path takes precedence."""
+    return os.fspath(model) in PACKAGED and not Path(model).expanduser().exists()
 
 
 def folder_of(name: str) -> Path:

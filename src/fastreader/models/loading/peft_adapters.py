@@ -14,6 +14,7 @@ from torch import nn
 
 from fastreader.core.checks import expect, require
 from fastreader.errors import InputError, MissingExtraError, ModelFileError, ModelNotFoundError, UnsupportedModelError
+from fastreader.models.rewriting import surgery
 from fastreader.models.rewriting.quantised import method
 
 CONFIG = "adapter_config.json"
@@ -126,9 +127,7 @@ def _require_used(expected: str, adapted: Any, found: Any) -> None:
 def carries(model: Any) -> bool:
     """Return whether a given model has adapters, as a PeftModel or by transformers' own loading."""
     peft = sys.modules.get("peft")
-    return peft is not None and (
-        isinstance(model, peft.PeftModel) or bool(getattr(model, "_hf_peft_config_loaded", False))
-    )
+    return peft is not None and (isinstance(model, peft.PeftModel) or surgery.has_loaded_adapters(model))
 
 
 def merged_copy(model: Any) -> Any:
@@ -158,7 +157,7 @@ def merged_copy(model: Any) -> Any:
 
 def merge_loaded(model: Any) -> None:
     """Merge the adapters that transformers loaded beside a model's weights, in place."""
-    if getattr(model, "_hf_peft_config_loaded", False):
+    if surgery.has_loaded_adapters(model):
         _merged(model, "model", type(model).__name__)
 
 
@@ -168,7 +167,7 @@ def _merged(model: Any, name: str, kind: str) -> Any:
 
     wrapping = _wrapping()
     parts = [part for part in model.modules() if isinstance(part, wrapping)]
-    off = {bool(part._disable_adapters) for part in parts}
+    off = {surgery.disables_adapters(part) for part in parts}
     expect(len(off) < 2, "model", "adapters that are all enabled or all disabled", "some of each")
     plain = model.get_base_model() if isinstance(model, PeftModel) else model
     _untie(plain, wrapping)
@@ -181,7 +180,7 @@ def _merged(model: Any, name: str, kind: str) -> Any:
             plain = model.unload() if off == {True} else model.merge_and_unload(safe_merge=True)
         else:
             _replace(plain, wrapping, merge=off != {True})
-            plain._hf_peft_config_loaded = False
+            surgery.forget_loaded_adapters(plain)
     except ValueError as error:
         raise ModelFileError(f"{name}: {error}") from error
     except (NotImplementedError, AttributeError, TypeError) as error:
@@ -207,15 +206,20 @@ def _untie(model: Any, wrapping: tuple[Any, ...]) -> None:
 
     Merging writes to them; the other module must keep its values.
     """
-    users = Counter(id(p) for part in model.modules() for p in part._parameters.values() if p is not None)
+    users = Counter(id(p) for part in model.modules() for _, p in _own_parameters(part))
     for part in list(model.modules()):
         inner = getattr(part, "base_layer", getattr(part, "original_module", None))
         if not isinstance(part, wrapping) or not isinstance(inner, nn.Module):
             continue
-        for name, parameter in list(inner._parameters.items()):
-            if parameter is not None and users[id(parameter)] > 1:
-                inner._parameters[name] = nn.Parameter(parameter.detach().clone(), requires_grad=False)
+        for name, parameter in _own_parameters(inner):
+            if users[id(parameter)] > 1:
+                setattr(inner, name, nn.Parameter(parameter.detach().clone(), requires_grad=False))
                 model.config.tie_word_embeddings = False
+
+
+def _own_parameters(module: nn.Module) -> list[tuple[str, nn.Parameter]]:
+    """Return a module's parameters outside of its submodules, also those that have another name in it."""
+    return list(module.named_parameters(recurse=False, remove_duplicate=False))
 
 
 def _replace(model: Any, wrapping: tuple[Any, ...], merge: bool) -> None:

@@ -1,7 +1,7 @@
-"""The text model of a checkpoint that also sees or hears: its own modules under a causal LM of text alone.
+"""Extract the text-only causal LM of a multimodal checkpoint, sharing its modules.
 
-Vision and audio towers never see a prompt of text. With them a checkpoint would run by transformers' own modules, and
-they would take memory. The text model is compared with the whole one before it takes its place.
+Vision and audio encoders never see a prompt of text. With them a checkpoint would run by transformers' modules as they
+are, and they would take memory. The text model is compared with the whole model before it is used instead.
 """
 
 from __future__ import annotations
@@ -17,28 +17,31 @@ from torch import nn
 
 from fastreader.errors import UnsupportedModelError
 from fastreader.models.config.facts import logit_scale_of, logit_softcap_of
+from fastreader.models.rewriting import surgery
 from fastreader.models.rewriting.copies import structural_copy
 
 _PROBE = 12  # tokens
 _MOST_APART = {torch.float64: 1e-6, torch.float32: 1e-4}  # nats of a token's log-probability; other types: 0.02
 
 
-class TowerNeededError(UnsupportedModelError, AttributeError):
+class EncoderNeededError(UnsupportedModelError, AttributeError):
     """Text runs through a part of a model that was not loaded."""
 
 
-class Tower(nn.Module):
-    """Takes the place of a part of a model that was not loaded. Text that runs through it raises TowerNeededError."""
+class AbsentEncoder(nn.Module):
+    """A vision or audio encoder that was not loaded: text that runs through it raises EncoderNeededError."""
 
     def __getattr__(self, name: str) -> Any:
         try:
             return super().__getattr__(name)
         except AttributeError as error:
-            raise TowerNeededError(f"{name} of a tower, which was not loaded, takes part in reading text") from error
+            raise EncoderNeededError(
+                f"{name} of an encoder, which was not loaded, takes part in reading text"
+            ) from error
 
     def forward(self, *_arguments: Any, **_named: Any) -> Any:
-        """Raise TowerNeededError."""
-        raise TowerNeededError("a tower, which was not loaded, takes part in reading text")
+        """Raise EncoderNeededError."""
+        raise EncoderNeededError("an encoder, which was not loaded, takes part in reading text")
 
 
 def is_composite(config: Any) -> bool:
@@ -46,8 +49,8 @@ def is_composite(config: Any) -> bool:
     return config.get_text_config(decoder=True) is not config
 
 
-def may_have_towers(config: Any) -> bool:
-    """Return whether a config has parts, of which some may be of towers."""
+def may_have_encoders(config: Any) -> bool:
+    """Return whether a config has parts, of which some may be of encoders."""
     return is_composite(config) or bool(getattr(config, "sub_configs", None))
 
 
@@ -58,14 +61,14 @@ def text_model(model: Any) -> Any:
     numbers than the whole model: then another part of it takes part in reading text.
 
     Raises:
-        TowerNeededError: if such a part was not loaded.
+        EncoderNeededError: if such a part was not loaded.
         UnsupportedModelError: if the whole model does not run on text alone, or leaves out a factor of its text model.
     """
-    if not may_have_towers(model.config):
+    if not may_have_encoders(model.config):
         return model
     copied = structural_copy(model)  # running rewrites rotary buffers
     if (text := assembled(copied)) is None:
-        if _lacks_towers(model):
+        if _lacks_encoders(model):
             _probed(copied, *_embedded(copied))
         return model
     embedded, most = _embedded(text), _MOST_APART.get(model.dtype, 0.02)
@@ -118,30 +121,30 @@ def assembled(model: Any) -> Any:
 
 
 def _lightened(model: Any) -> Any:
-    """Return a model of one config that also sees (Phi-4), without the parts around its towers; None if it has none."""
+    """Return a model of one config that also sees (Phi-4) without what surrounds its encoders, or None without any."""
     from transformers import PreTrainedModel
 
     kinds = tuple((getattr(model.config, "sub_configs", None) or {}).values())
-    towers = {m for m in model.modules() if isinstance(m, PreTrainedModel) and isinstance(m.config, kinds)}
+    encoders = {m for m in model.modules() if isinstance(m, PreTrainedModel) and isinstance(m.config, kinds)}
     size = getattr(model.config, "num_hidden_layers", None)
-    if not towers or size is None:
+    if not encoders or size is None:
         return None
     layers = {m for m in model.base_model.children() if isinstance(m, nn.ModuleList) and len(m) == size}
     inside = {model.get_input_embeddings(), model.get_output_embeddings(), *layers}
     found = [model.get_submodule(name) for name in outside(model, inside)]
-    return _copied_without(model, {part for module in found for part in _around(module, towers)})
+    return _copied_without(model, {part for module in found for part in _around(module, encoders)})
 
 
-def _around(module: nn.Module, towers: set[nn.Module]) -> Iterator[nn.Module]:
-    """Yield the largest modules that hold a tower; those that only group such modules are called on text too."""
-    if towers.isdisjoint(module.modules()):
+def _around(module: nn.Module, encoders: set[nn.Module]) -> Iterator[nn.Module]:
+    """Yield the largest modules that hold an encoder; those that only group them are called on text too."""
+    if encoders.isdisjoint(module.modules()):
         return
-    own = module in towers or module._parameters or module._buffers
-    if own or any(towers.isdisjoint(child.modules()) and _holds_tensors(child) for child in module.children()):
+    own = module in encoders or surgery.holds_own_tensors(module)
+    if own or any(encoders.isdisjoint(child.modules()) and _holds_tensors(child) for child in module.children()):
         yield module
     else:
         for child in module.children():
-            yield from _around(child, towers)
+            yield from _around(child, encoders)
 
 
 def _holds_tensors(module: nn.Module) -> bool:
@@ -149,14 +152,14 @@ def _holds_tensors(module: nn.Module) -> bool:
 
 
 def _copied_without(module: Any, left: set[nn.Module]) -> Any:
-    """Return a module that has a Tower for each of some others, and shares what holds none of them."""
+    """Return a module with an AbsentEncoder for each module in `left`, sharing what holds none of them."""
     if module in left:
-        return Tower()
+        return AbsentEncoder()
     if left.isdisjoint(module.modules()):
         return module
-    copied = copy.copy(module)
-    copied._modules = {name: _copied_without(child, left) for name, child in module.named_children()}
-    return copied
+    return surgery.with_children(
+        module, {name: _copied_without(child, left) for name, child in module.named_children()}
+    )
 
 
 def _parts(model: Any, config: Any) -> Iterator[Any]:
@@ -190,7 +193,7 @@ def _of_class(model: Any, kind: Any, config: Any) -> Any:
     text.set_output_embeddings(model.get_output_embeddings())
     theirs = set(model.modules())
     others = [module for module in text.modules() if module not in theirs]
-    return None if any(module._parameters or module._buffers for module in others) else text
+    return None if any(map(surgery.holds_own_tensors, others)) else text
 
 
 def _of_modules(model: Any, config: Any) -> Any:
@@ -219,8 +222,7 @@ def _causal_lm(family: Any, name: str) -> Any:
         def __init__(self, config: Any, text: Any, head: nn.Module, scaled: bool = True) -> None:
             family.__init__(self, config)
             self.model, self.lm_head, self.scaled = text, head, scaled
-            self._no_split_modules = text._no_split_modules
-            self._skip_keys_device_placement = text._skip_keys_device_placement
+            surgery.share_placement(self, text)
 
         def get_input_embeddings(self) -> Any:
             return self.model.get_input_embeddings()
@@ -268,15 +270,15 @@ def _probed(model: Any, vocabulary: int, device: torch.device) -> torch.Tensor:
     """Return a model's log-probabilities of some tokens, float64 [tokens].
 
     Raises:
-        UnsupportedModelError: if it does not run on text alone, a TowerNeededError if it lacks towers.
+        UnsupportedModelError: if it does not run on text alone, a EncoderNeededError if it lacks encoders.
     """
     ids = torch.arange(1, _PROBE + 1, device=device) * 37 % min(vocabulary, 1000)
     try:
         logits = model(input_ids=ids[None], use_cache=False).logits[0, :, :vocabulary]
-    except (torch.OutOfMemoryError, MemoryError, TowerNeededError):
+    except (torch.OutOfMemoryError, MemoryError, EncoderNeededError):
         raise
     except Exception as error:  # of many types, from a family's own code
-        kind = TowerNeededError if _lacks_towers(model) else UnsupportedModelError
+        kind = EncoderNeededError if _lacks_encoders(model) else UnsupportedModelError
         message = f"{type(model).__name__} does not run on text alone ({type(error).__name__}: {error})"
         raise kind(message) from error
     ids = ids.to(logits.device)
@@ -284,5 +286,5 @@ def _probed(model: Any, vocabulary: int, device: torch.device) -> torch.Tensor:
     return values
 
 
-def _lacks_towers(model: Any) -> bool:
-    return any(isinstance(module, Tower) for module in model.modules())
+def _lacks_encoders(model: Any) -> bool:
+    return any(isinstance(module, AbsentEncoder) for module in model.modules())

@@ -92,7 +92,7 @@ class TreePass:
         """
         self.positions = positions
         arguments: dict[str, Any] = {"input_ids": tokens[None], "use_cache": False}
-        if not model.__dict__.get(WITHOUT_POSITIONS):
+        if not vars(model).get(WITHOUT_POSITIONS):
             arguments["position_ids"] = self.positions[None]
         output = run_with(model, self, arguments)
         states: Tensor | None = getattr(output, "last_hidden_state", None)
@@ -169,7 +169,7 @@ def attention_forward(
     """
     layer = getattr(module, "layer_idx", None)
     name = f"{type(module).__name__} (layer {layer})"
-    state = others.pop(KEYWORD, module.__dict__.get(KEYWORD))
+    state = others.pop(KEYWORD, vars(module).get(KEYWORD))
     if not isinstance(state, TreePass):
         raise NotHandedDownError(
             f"{name} did not receive the packed tree: this model does not pass keyword arguments on to attention"

@@ -34,12 +34,12 @@ def run_with(model: Any, state: Any, arguments: dict[str, Any]) -> Any:
         arguments: of the base model's forward.
     """
     base = model.base_model
-    if model.__dict__.get(_MASKED):
+    if vars(model).get(_MASKED):
         arguments["attention_mask"] = torch.zeros(1, 1, 1, 1, device=arguments["input_ids"].device)
-    if _HOLDS not in model.__dict__:
+    if _HOLDS not in vars(model):
         parameters = inspect.signature(base.forward).parameters.values()
-        model.__dict__[_HOLDS] = all(each.kind is not each.VAR_KEYWORD for each in parameters)
-    if not model.__dict__[_HOLDS]:
+        vars(model)[_HOLDS] = all(each.kind is not each.VAR_KEYWORD for each in parameters)
+    if not vars(model)[_HOLDS]:
         try:
             return base(**arguments, **{KEYWORD: state})
         except NotHandedDownError:
@@ -51,12 +51,12 @@ def run_with(model: Any, state: Any, arguments: dict[str, Any]) -> Any:
 
 def hold_pass(model: Any) -> None:
     """Let the layers of a structural copy hold every pass, because not all of them receive keyword arguments."""
-    model.__dict__[_HOLDS] = True
+    vars(model)[_HOLDS] = True
 
 
 def ask_for_mask(model: Any) -> None:
     """Let passes give a structural copy a mask of one value, because its forward works on the mask that it makes."""
-    model.__dict__[_MASKED] = True
+    vars(model)[_MASKED] = True
 
 
 @contextmanager
@@ -64,9 +64,9 @@ def held(base: Any, state: Any) -> Iterator[None]:
     """Within the block, the layers of a module hold a pass."""
     holders = [module for module in base.modules() if getattr(module, "layer_idx", None) is not None]
     for module in holders:
-        module.__dict__[KEYWORD] = state
+        vars(module)[KEYWORD] = state
     try:
         yield
     finally:
         for module in holders:
-            del module.__dict__[KEYWORD]
+            del vars(module)[KEYWORD]

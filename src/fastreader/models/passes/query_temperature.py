@@ -31,9 +31,17 @@ class Temperature:
         return (query * factors[:, None]).to(query.dtype)
 
 
-def take_over(model: Any) -> None:
+def is_in(model: Any) -> bool:
+    """Return whether attention layers of a model scale their queries by position."""
+    return bool(_scaling(model))
+
+
+def leave_to_attention(model: Any) -> None:
     """Leave the temperature of a structural copy's attention layers to `attention_forward`."""
-    for module in model.modules():
-        if getattr(module, "attn_temperature_tuning", False) and not module.use_rope:
-            module.attn_temperature_tuning = False
-            setattr(module, TEMPERATURE, Temperature(float(module.floor_scale), float(module.attn_scale)))
+    for module in _scaling(model):
+        module.attn_temperature_tuning = False
+        setattr(module, TEMPERATURE, Temperature(float(module.floor_scale), float(module.attn_scale)))
+
+
+def _scaling(model: Any) -> list[Any]:
+    return [m for m in model.modules() if getattr(m, "attn_temperature_tuning", False) and not m.use_rope]

@@ -7,7 +7,6 @@ LongCat, DBRX and JetMoE have layouts of their own.
 
 from __future__ import annotations
 
-import copy
 import inspect
 from typing import Any
 
@@ -15,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from fastreader.models.machine.chunking import map_chunks
+from fastreader.models.rewriting import surgery
 
 _STACKED = {"gate_up_proj", "up_proj", "down_proj", "gate_up_proj_bias", "up_proj_bias", "down_proj_bias"}
 
@@ -38,12 +38,10 @@ class SortedExperts(nn.Module):
 
     def __init__(self, module: Any) -> None:
         super().__init__()
-        own = copy.copy(module)  # for its functions; it must not keep the stacked weights
-        own._parameters, own._modules = {}, dict(module._modules)
-        self.own: tuple[Any, ...] = (own,)
         self.act_fn = getattr(module, "act_fn", None)
-        self.post_expert_norm = module.post_expert_norm if getattr(module, "has_post_expert_norm", False) else None
+        self.own: tuple[Any, ...] = (surgery.without_weights(module),)  # for its functions
         self.has_gate = module.has_gate
+        self.post_expert_norm = module.post_expert_norm if getattr(module, "has_post_expert_norm", False) else None
         name = "gate_up_proj" if module.has_gate else "up_proj"
         self.experts = nn.ModuleList(
             Expert(_layer(module, name, index), _layer(module, "down_proj", index))
@@ -87,7 +85,7 @@ class SortedExperts(nn.Module):
 
     def _run(self, expert: Expert, rows: Tensor) -> Tensor:
         (own,) = self.own
-        activate = own._apply_gate if self.has_gate else own.act_fn
+        activate = surgery.method_of(own, "_apply_gate") if self.has_gate else own.act_fn
         result = map_chunks(lambda part: expert.down(activate(expert.inner(part))), rows, 4 * rows.shape[-1])
         return result if self.post_expert_norm is None else self.post_expert_norm(result)
 

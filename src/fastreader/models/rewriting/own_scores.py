@@ -18,6 +18,7 @@ from fastreader.errors import UnsupportedModelError
 from fastreader.models.config.windows import Window
 from fastreader.models.passes.attention import attention_forward
 from fastreader.models.passes.pass_argument import ask_for_mask
+from fastreader.models.rewriting import surgery
 
 Windows = list[Window]
 
@@ -75,7 +76,7 @@ def _scaled(attribute: str, power: float) -> Callable[[Any, Windows, str], None]
     """Return what replaces a module's `_attn`, whose scale is a power of one of its attributes."""
 
     def replace(module: Any, _windows: Windows, _name: str) -> None:
-        module._attn = partial(_attend, module, scale=float(getattr(module, attribute)) ** power)
+        surgery.mark(module, "_attn", partial(_attend, module, scale=float(getattr(module, attribute)) ** power))
 
     return replace
 
@@ -85,7 +86,7 @@ def _gpt_neo(module: Any, windows: Windows, _name: str) -> None:
     places = module.bias.shape[-1]
     seen = int(module.bias[0, 0, -1].sum())
     windows[module.layer_idx] = seen if seen < places else None
-    module._attn = partial(_attend, module, scale=1.0, window=windows[module.layer_idx])
+    surgery.mark(module, "_attn", partial(_attend, module, scale=1.0, window=windows[module.layer_idx]))
 
 
 def _openai_gpt(module: Any, _windows: Windows, _name: str) -> None:
@@ -95,7 +96,7 @@ def _openai_gpt(module: Any, _windows: Windows, _name: str) -> None:
         scale = value.shape[-1] ** -0.5 if module.scale else 1.0
         return [_attend(module, query, key.transpose(2, 3), value, scale=scale)[0]]
 
-    module._attn = attn
+    surgery.mark(module, "_attn", attn)
 
 
 def _xglm(module: Any, _windows: Windows, _name: str) -> None:
@@ -118,8 +119,10 @@ def _falcon(module: Any, _windows: Windows, name: str) -> None:
             f"{name}: its bias on the scores (ALiBi) is rounded to bfloat16, which the packed pass does not compute"
         )
 
+    split_heads = surgery.method_of(module, "_split_heads")
+
     def forward(hidden_states: Tensor, alibi: None, attention_mask: Any, **named: Any) -> tuple[Tensor, None]:
-        parts = module._split_heads(module.query_key_value(hidden_states))
+        parts = split_heads(module.query_key_value(hidden_states))
         query, key, value = (part.transpose(1, 2) for part in parts)
         query, key = falcon.apply_rotary_pos_emb(query, key, *named["position_embeddings"])
         return module.dense(_merged(_attend(module, query, key, value, scale=module.head_dim**-0.5)[0])), None

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from fastreader.errors import UnsupportedModelError
-from fastreader.models.machine.devices import replace
+from fastreader.models.rewriting import surgery
+from fastreader.models.rewriting.device_hooks import replace_module
 from fastreader.ops.linear import BlockTensor
 
 _PLAIN: tuple[type, ...] = (nn.Parameter, Tensor, BlockTensor)
@@ -142,7 +143,7 @@ def wrap(model: Any, dtype: torch.dtype) -> None:
     """Replace the quantised linear layers of a structural copy, which shares them with the caller's model."""
     for name, module in list(model.named_modules()):
         if is_own(module):
-            replace(model, name, OwnLinear(module, dtype))
+            replace_module(model, name, OwnLinear(module, dtype))
 
 
 def why_not_packed(model: Any) -> str | None:
@@ -160,16 +161,17 @@ def why_not_packed(model: Any) -> str | None:
                 return f"quantised by {kind}, a weight outside a linear layer: {outside}"
     settle(model)
     for where, module in model.named_modules():
-        if type(module._parameters) is not dict:  # what writes to such a module may write to the caller's weights
+        # What writes to a module with a mapping of another class may write to the caller's weights.
+        if (container := surgery.container_of_weights(module)) is not dict:
             return (
-                f"{where or 'the model'} keeps its weights in a {type(module._parameters).__name__} of {kind}; "
+                f"{where or 'the model'} keeps its weights in a {container.__name__} of {kind}; "
                 "load it by its folder, or remove the dispatch (compressed_tensors.offload.dispatch.remove_dispatch)"
             )
     return None
 
 
 @torch.inference_mode()
-def check_company(model: Any, name: str) -> None:
+def check_independent(model: Any, name: str) -> None:
     """Raise UnsupportedModelError if a quantised layer's result for a token depends on the other tokens of a call.
 
     A scale, or a choice of columns, that all tokens of a call share makes a score depend on the batch.

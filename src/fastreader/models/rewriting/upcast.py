@@ -17,11 +17,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fastreader.models.config.windows import Window
 from fastreader.models.machine.chunking import ASSUMED_WIDTH, map_chunks
-from fastreader.models.machine.devices import replace
+from fastreader.models.rewriting.device_hooks import replace_module
+from fastreader.models.rewriting.draft import Draft
 from fastreader.models.rewriting.experts import ParallelExperts, SortedExperts, blocks, kind_of
-from fastreader.models.rewriting.fused import FusedEnd, FusedFeedForward, UpcastLinear, fuse
+from fastreader.models.rewriting.fused import FusedEnd, FusedFeedForward, UpcastLinear
 from fastreader.models.rewriting.quantised import is_own, is_plain, method
 from fastreader.models.rewriting.recurrent import mixers, reads_weight
 from fastreader.ops.linear import BlockTensor
@@ -91,51 +91,52 @@ def why_not_upcast(model: Any) -> str | None:
     return None
 
 
-def upcast(model: Any, precision: str, dtype: torch.dtype, windows: list[Window], own: bool = False) -> None:
-    """Replace the modules of a structural copy in place; the parameters' own tensors are not written to.
-
-    Args:
-        model: a transformers model whose modules may be changed.
-        precision: of the products, see `ops.linear`.
-        dtype: of everything else, float32 or float64.
-        windows: each layer's attention window, as `layer_windows` returns it.
-        own: as for `JoinedLinear`.
-    """
-    base = model.base_model
-    mixtures = blocks(base)
-    for name, module in list(base.named_modules()):
+def replace_experts(draft: Draft) -> None:
+    """Replace the experts of a structural copy by linear layers that run on the tokens sent to them."""
+    for name, module in list(draft.base.named_modules()):
         if (kind := kind_of(module)) is not None:
-            replace(base, name, kind(module))
-    layers = {
+            replace_module(draft.base, name, kind(module))
+
+
+def upcast(draft: Draft) -> None:
+    """Replace the linear layers and embeddings of a structural copy; all other tensors become float32 or float64.
+
+    The parameters' own tensors are not written to.
+    """
+    base, dtype = draft.base, draft.dtype
+    draft.layers = {
         name: module
         for name, module in base.named_modules()
         if is_plain(module)
-        and mixtures.get(_block_of(name, mixtures)) != module.out_features  # no router
+        and draft.routed.get(_block_of(name, draft.routed)) != module.out_features  # no router
         and not reads_weight(base, name)
     }
     for name, module in list(base.named_modules()):
-        if name in layers:
-            replace(base, name, UpcastLinear(layers[name], precision))
+        if name in draft.layers:
+            replace_module(base, name, UpcastLinear(draft.layers[name], draft.products))
         elif isinstance(module, nn.Embedding):
-            replace(base, name, UpcastEmbedding(module, dtype))
+            replace_module(base, name, UpcastEmbedding(module, dtype))
         else:
             for parameter, tensor in list(module.named_parameters(recurse=False)):
                 setattr(module, parameter, nn.Parameter(tensor.to(dtype), requires_grad=False))
             for buffer, tensor in list(module.named_buffers(recurse=False)):
                 if tensor.dtype in (torch.bfloat16, torch.float16):
                     setattr(module, buffer, tensor.to(dtype))
-    if dtype == torch.float32:
-        fuse(model, layers, windows, precision, own)
-        inside: tuple[str, ...] = ()
-        for name, module in list(base.named_modules()):
-            if name.startswith(inside):
-                continue
-            parent = base.get_submodule(name.rpartition(".")[0])
-            chunked = isinstance(module, FusedFeedForward) or isinstance(parent, FusedEnd)
-            mixture = any(isinstance(part, (SortedExperts, ParallelExperts)) for part in module.modules())
-            if _treats_tokens_alone(name, module) and not chunked and not mixture:
-                replace(base, name, Chunked(module))
-                inside += (f"{name}.",)
+
+
+def run_in_chunks(draft: Draft) -> None:
+    """Run modules of a fused copy that treat each token independently over chunks of tokens."""
+    base = draft.base
+    inside: tuple[str, ...] = ()
+    for name, module in list(base.named_modules()):
+        if name.startswith(inside):
+            continue
+        parent = base.get_submodule(name.rpartition(".")[0])
+        chunked = isinstance(module, FusedFeedForward) or isinstance(parent, FusedEnd)
+        mixture = any(isinstance(part, (SortedExperts, ParallelExperts)) for part in module.modules())
+        if _treats_tokens_alone(name, module) and not chunked and not mixture:
+            replace_module(base, name, Chunked(module))
+            inside += (f"{name}.",)
 
 
 def _block_of(name: str, blocks: dict[str, int]) -> str:

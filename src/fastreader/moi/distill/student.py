@@ -16,12 +16,12 @@ from torch import Tensor
 from fastreader.core.checked import checked
 from fastreader.core.checks import expect
 from fastreader.core.tree import PrefixTree, Tokens, TreeStats
-from fastreader.data.fingerprints import reader_name
 from fastreader.errors import ContextOverflowError, MissingExtraError
 from fastreader.models.config.facts import context_length, lm_head, logit_scale_of
 from fastreader.models.config.rotary_regimes import rotary_regimes
 from fastreader.models.config.windows import layer_windows
-from fastreader.models.loading import load as loading
+from fastreader.models.loading.load import load
+from fastreader.models.loading.options import LoadOptions
 from fastreader.models.loading.revision import revision
 from fastreader.models.passes.attention import ATTENTION_NAME, KEYWORD, TreePass, register
 from fastreader.models.supported import refuse, why_changed, why_unsupported
@@ -113,13 +113,11 @@ class Student:
             ModelNotFoundError, ModelFileError, InputError: as `Reader.load`.
             MissingExtraError, UnsupportedModelError: as `Student`.
         """
-        if isinstance(model, (str, os.PathLike)):
-            own, tokenizer, _ = loading.load(model, device, dtype, "exact", keep=False)
-            return cls(own, tokenizer, reader_name(model), lora)
-        expect(isinstance(model, (tuple, list)), "model", "a name, or a pair of model and tokenizer", model)
-        own, tokenizer = loading.pair(model)
-        own, _ = loading.borrow(own, device, dtype, "exact")
-        return cls(own, tokenizer, getattr(own, "name_or_path", "") or type(own).__name__, lora)
+        options = LoadOptions(model, device, dtype, "exact", keep_integers=False)
+        if not options.by_name:
+            expect(isinstance(model, (tuple, list)), "model", "a name, or a pair of model and tokenizer", model)
+        loaded = load(options)
+        return cls(loaded.model, loaded.tokenizer, loaded.name, lora)
 
     @property
     def device(self) -> torch.device:

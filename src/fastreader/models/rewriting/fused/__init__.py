@@ -2,7 +2,7 @@
 
 from fastreader.models.rewriting.fused.attention import FusedAttention
 from fastreader.models.rewriting.fused.layer import FusedEnd, FusedLayer
-from fastreader.models.rewriting.fused.match import covers, describe, fuse, trial_starts
+from fastreader.models.rewriting.fused.match import covers, describe, fuse_layers, fuse_parts
 from fastreader.models.rewriting.fused.mixed import MixedLayer
 from fastreader.models.rewriting.fused.parts import (
     FusedFeedForward,
@@ -26,6 +26,6 @@ __all__ = [
     "UpcastLinear",
     "covers",
     "describe",
-    "fuse",
-    "trial_starts",
+    "fuse_layers",
+    "fuse_parts",
 ]

@@ -162,7 +162,7 @@ class FusedLayer(FusedEnd):
         """
         stream = hidden_states[0]
         others.pop("past_key_values", None)
-        state = others.get(KEYWORD, self.self_attn.__dict__.get(KEYWORD))
+        state = others.get(KEYWORD, vars(self.self_attn).get(KEYWORD))
         rows = state.last_rows(self.self_attn.layer_idx, attending=True) if isinstance(state, TreePass) else None
         start = self.start
         if start is not None and stream.stride(1) == 1:

@@ -18,11 +18,10 @@ import torch
 from torch import Tensor, nn
 
 from fastreader.errors import InputError
-from fastreader.models.config.facts import context_length
-from fastreader.models.config.rotary_regimes import rotary_regimes
-from fastreader.models.machine.devices import replace
 from fastreader.models.passes.attention import KEYWORD, TreePass
 from fastreader.models.passes.pass_argument import held
+from fastreader.models.rewriting.device_hooks import replace_module
+from fastreader.models.rewriting.draft import TOKENS, Draft
 from fastreader.models.rewriting.experts import ParallelExperts, SortedExperts
 from fastreader.models.rewriting.fused.attention import FusedAttention
 from fastreader.models.rewriting.fused.layer import NORM_SCHEMES, FusedEnd, FusedLayer
@@ -37,10 +36,8 @@ from fastreader.models.rewriting.fused.parts import (
     split_heads,
 )
 from fastreader.models.rewriting.fused.trace import (
-    TOKENS,
     AttentionCall,
     LayerCall,
-    Windows,
     trace_attention,
     trace_layers,
     trace_scaled_attention,
@@ -56,47 +53,45 @@ _LARGE = 1024.0  # times a usual input: beyond the bounds of families that clip
 
 
 @torch.no_grad()
-def fuse(model: Any, layers: dict[str, nn.Linear], windows: Windows, precision: str, own: bool = False) -> None:
-    """Replace modules that have an equal counterpart in place.
-
-    Args:
-        model: an upcast transformers model whose activations are float32.
-        layers: its linear layers before upcasting, by name in ``model.base_model``.
-        windows: each layer's attention window, as `layer_windows` returns it.
-        precision: of the products.
-        own: as for `JoinedLinear`.
-    """
-    tried = trial_starts(model)
+def fuse_parts(draft: Draft) -> None:
+    """Replace norms, feed-forwards and attention layers of an upcast draft that have an equal counterpart."""
+    base = draft.base
     with ExitStack() as stack:  # rounded products would hide one activation behind another
-        for module in list(model.base_model.modules()):
+        for module in list(base.modules()):
             if isinstance(module, UpcastLinear):
                 stack.enter_context(module.exact())
-        _fuse_parts(model, layers, windows, (precision, own), tried, stack)
-    _fuse_layers(model, windows, precision, tried)
+        for name, module in list(base.named_modules()):
+            if (norm := _norm(module) or _gated_norm(module)) is not None:
+                replace_module(base, name, norm)
+        for name, module in list(base.named_modules()):
+            if (feed_forward := _feed_forward(draft, name, module, stack)) is not None:
+                replace_module(base, name, feed_forward)
+        near, *far = [trace_attention(draft, start) for start in draft.starts]
+        for name, call in near.items():
+            module = base.get_submodule(name)
+            calls = [call, *(other[name] for other in far), trace_scaled_attention(module, call, _LARGE)]
+            if (attention := _attention(draft, name, calls, stack)) is not None:
+                replace_module(base, name, attention)
 
 
-def _fuse_parts(
-    model: Any,
-    layers: dict[str, nn.Linear],
-    windows: Windows,
-    joining: tuple[str, bool],
-    starts: list[int],
-    stack: ExitStack,
-) -> None:
-    """Replace norms, feed-forwards and attention; until `stack` closes, all multiply exactly."""
-    base = model.base_model
-    for name, module in list(base.named_modules()):
-        if (norm := _norm(module) or _gated_norm(module)) is not None:
-            replace(base, name, norm)
-    for name, module in list(base.named_modules()):
-        if (feed_forward := _feed_forward(name, module, layers, joining, stack)) is not None:
-            replace(base, name, feed_forward)
-    near, *far = [trace_attention(model, windows, "exact", start) for start in starts]
-    for name, call in near.items():
+@torch.no_grad()
+def fuse_layers(draft: Draft) -> None:
+    """Replace whole layers, and put the old ones back if the final states of the model then differ."""
+    base = draft.base
+    mixed = has_mixers(draft.model)
+    traces = [trace_layers(draft, start) for start in draft.starts]
+    replaced = {}
+    for name in traces[0][0]:
         module = base.get_submodule(name)
-        calls = [call, *(other[name] for other in far), trace_scaled_attention(module, call, _LARGE)]
-        if (attention := _attention(name, module, calls, layers, joining, stack)) is not None:
-            replace(base, name, attention)
+        if (layer := _layer(module, [calls[name] for calls, _ in traces], draft.products, mixed)) is not None:
+            replaced[name] = module
+            replace_module(base, name, layer)
+    tolerance = _BF16_TOLERANCE if draft.products == "fast" else _SOFTMAX_TOLERANCE
+    for start, (_, before) in zip(draft.starts, traces, strict=True):
+        if replaced and not _close(trace_layers(draft, start)[1], before, tolerance):
+            for name, module in replaced.items():
+                base.set_submodule(name, module)
+            return
 
 
 def describe(model: Any) -> str:
@@ -153,19 +148,17 @@ def _norm_weight(module: nn.Module, kind: str) -> tuple[Tensor, float] | None:
     return (weight, float(epsilon)) if weight.dim() == 1 else None
 
 
-def _feed_forward(
-    name: str, module: nn.Module, layers: dict[str, nn.Linear], joining: tuple[str, bool], stack: ExitStack
-) -> FusedFeedForward | None:
+def _feed_forward(draft: Draft, name: str, module: nn.Module, stack: ExitStack) -> FusedFeedForward | None:
     children = dict(module.named_children())
     names = ["gate_up_proj"] if "gate_up_proj" in children else ["gate_proj", "up_proj"]
-    inner = [layer for child in names if (layer := layers.get(f"{name}.{child}")) is not None]
+    inner = [layer for child in names if (layer := draft.layers.get(f"{name}.{child}")) is not None]
     down = children.get("down_proj")
     adapted = any(isinstance(child, nn.ModuleList) for child in children.values())  # Zamba2's has one a layer
     if len(inner) < len(names) or not isinstance(down, UpcastLinear) or adapted:
         return None
     usual = _random(TOKENS, inner[0].in_features, inner[0].weight)[None]
     expected = [(rows, module(rows)) for rows in (usual, usual * _LARGE)]
-    joined = JoinedLinear(inner, *joining)
+    joined = JoinedLinear(inner, draft.products, draft.owned)
     stack.enter_context(joined.exact())
     for activation in ACTIVATIONS:
         fused = FusedFeedForward(joined, down, activation)
@@ -174,17 +167,11 @@ def _feed_forward(
     return None
 
 
-def _attention(
-    name: str,
-    module: nn.Module,
-    calls: list[AttentionCall],
-    layers: dict[str, nn.Linear],
-    joining: tuple[str, bool],
-    stack: ExitStack,
-) -> FusedAttention | None:
+def _attention(draft: Draft, name: str, calls: list[AttentionCall], stack: ExitStack) -> FusedAttention | None:
+    module = draft.base.get_submodule(name)
     children = dict(module.named_children())
     names = ["qkv_proj"] if "qkv_proj" in children else ["q_proj", "k_proj", "v_proj"]
-    inner = [layer for child in names if (layer := layers.get(f"{name}.{child}")) is not None]
+    inner = [layer for child in names if (layer := draft.layers.get(f"{name}.{child}")) is not None]
     out = children.get("o_proj")
     known = {*names, "o_proj", "q_norm", "k_norm"}
     if len(inner) < len(names) or not isinstance(out, UpcastLinear) or not set(children) <= known:
@@ -193,9 +180,9 @@ def _attention(
     heads, key_heads, size = first.query.shape[1], first.key.shape[1], first.query.shape[3]
     extra = sum(i.out_features for i in inner) - (heads + 2 * key_heads) * size
     gate = None
-    if extra == heads * size and len(inner) == 3 and can_split(inner[0], joining[0]):
+    if extra == heads * size and len(inner) == 3 and can_split(inner[0], draft.products):
         inner[0], gates = split_heads(inner[0], heads)
-        gate = UpcastLinear(gates, joining[0])
+        gate = UpcastLinear(gates, draft.products)
         stack.enter_context(gate.exact())
     elif extra:
         return None
@@ -207,7 +194,7 @@ def _attention(
         if weight is None:  # NanoChat's have no weights
             return None
         norms = "head" if len(weight) == size else "flat"
-    joined = JoinedLinear(inner, *joining)
+    joined = JoinedLinear(inner, draft.products, draft.owned)
     fused = FusedAttention(module, joined, out, (heads, key_heads, size), norms, gate)
     fused.constants = first.constants
     stack.enter_context(joined.exact())
@@ -236,25 +223,6 @@ def _projects_alike(fused: FusedAttention, call: AttentionCall) -> bool:
     return call.constants == fused.constants and all(
         _close(got.transpose(0, 1)[None], want) for got, want in zip(projected, expected, strict=True)
     )
-
-
-def _fuse_layers(model: Any, windows: Windows, precision: str, starts: list[int]) -> None:
-    """Replace whole layers. They change their input, so the model runs again; undo if the final states differ."""
-    base = model.base_model
-    mixed = has_mixers(model)
-    traces = [trace_layers(model, windows, precision, start) for start in starts]
-    replaced = {}
-    for name in traces[0][0]:
-        module = base.get_submodule(name)
-        if (layer := _layer(module, [calls[name] for calls, _ in traces], precision, mixed)) is not None:
-            replaced[name] = module
-            replace(base, name, layer)
-    tolerance = _BF16_TOLERANCE if precision == "fast" else _SOFTMAX_TOLERANCE
-    for start, (_, before) in zip(starts, traces, strict=True):
-        if replaced and not _close(trace_layers(model, windows, precision, start)[1], before, tolerance):
-            for name, module in replaced.items():
-                base.set_submodule(name, module)
-            return
 
 
 def _layer(module: nn.Module, calls: list[LayerCall], precision: str, mixed: bool) -> FusedEnd | None:
@@ -315,13 +283,6 @@ def _output(layer: nn.Module, call: LayerCall) -> Tensor:
     with held(layer, call.state):
         output: Tensor = layer(call.input.clone(), **call.arguments)
     return output
-
-
-def trial_starts(model: Any) -> list[int]:
-    """Return the positions to try: the first, and the last that the model allows, if it sets a limit."""
-    config = model.config.get_text_config()
-    limit = context_length(config, rotary_regimes(config))
-    return [0] if limit is None or limit <= TOKENS else [0, limit - TOKENS]
 
 
 def _random(rows: int, width: int, like: Tensor) -> Tensor:

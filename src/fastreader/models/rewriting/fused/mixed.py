@@ -36,7 +36,7 @@ class MixedLayer(FusedEnd):
         The last layer returns [1, A, E] if the pass needs only A rows.
         """
         stream, mixer = hidden_states[0], getattr(self, self._mixer)
-        state = arguments.get(KEYWORD, mixer.__dict__.get(KEYWORD))
+        state = arguments.get(KEYWORD, vars(mixer).get(KEYWORD))
         arguments.pop("past_key_values", None)
         if self._takes is not None:
             arguments = {name: value for name, value in arguments.items() if name in self._takes}

@@ -1,4 +1,4 @@
-"""A step of writing through a fused model: embedding, all layers in one call, final norm.
+"""Generate one token through a fused model: embedding, all layers in one call, final norm.
 
 transformers' forward calls each layer from Python. The same modules are called here without it, if they give the same
 bits: the check runs a few tokens both ways, so it depends on no list of class names.
@@ -7,7 +7,6 @@ bits: the check runs a few tokens both ways, so it depends on no list of class n
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,12 +14,14 @@ import torch
 from torch import Tensor, nn
 
 from fastreader.errors import InputError
+from fastreader.models.config.windows import Window
 from fastreader.models.machine.devices import devices_of
 from fastreader.models.passes.attention import KEYWORD
 from fastreader.models.passes.query_temperature import TEMPERATURE
+from fastreader.models.rewriting.draft import Draft
 from fastreader.models.rewriting.fused.attention import Angles
 from fastreader.models.rewriting.fused.layer import FusedLayer
-from fastreader.models.rewriting.fused.trace import Windows, sample
+from fastreader.models.rewriting.fused.trace import sample
 from fastreader.ops.decoder_step import Layer, Shape, StackedLayers, StepKeys, decoder_step
 
 
@@ -44,30 +45,25 @@ class FusedStep:
     grids: int | None = None
 
     @classmethod
-    def of(cls, model: Any, windows: Windows, precision: str, starts: list[int]) -> FusedStep | str:
-        """Return the step of an upcast model, or why its texts are written layer by layer.
-
-        Args:
-            model, windows, precision: as for `fuse`.
-            starts: positions from which a few tokens are tried.
-        """
-        base = model.base_model
+    def of(cls, draft: Draft) -> FusedStep | str:
+        """Return the step of a rewritten model, or why its texts are generated layer by layer."""
+        base = draft.base
         rotary, norm = getattr(base, "rotary_emb", None), getattr(base, "norm", None)
         modules = list(getattr(base, "layers", ()))
         if not modules or not all(isinstance(module, FusedLayer) for module in modules):
             return "some layers are the model's own"
         if len(devices_of(base)) > 1:
-            return "its layers lie on several devices"
+            return "its layers are on several devices"
         if rotary is None or norm is None:
             return "its rotary embedding or final norm is not where others have it"
-        layers = _layers(modules, windows)
+        layers = _layers(modules, draft.windows)
         if isinstance(layers, str):
             return layers
         reason = ""
         for grids in (None, 3):
             step = cls(base.get_input_embeddings(), rotary, layers, norm, grids)
             try:
-                same = all(step.gives_the_bits(model, modules, windows, precision, start) for start in starts)
+                same = all(step.gives_the_bits(draft, start) for start in draft.starts)
             except (TypeError, ValueError, IndexError) as error:
                 reason = reason or f"its parts take other arguments than those of Llama ({error})"
             else:
@@ -81,16 +77,14 @@ class FusedStep:
         states: Tensor = self.norm(stream)
         return states[0]
 
-    def gives_the_bits(
-        self, model: Any, modules: list[FusedLayer], windows: Windows, precision: str, start: int
-    ) -> bool:
-        """Return whether these parts, called in turn, give the bits of the model's own forward."""
-        state, tokens, positions = sample(model, windows, precision, start)
+    def gives_the_bits(self, draft: Draft, start: int) -> bool:
+        """Return whether these parts, called one after another, give the bits of the model's forward."""
+        state, tokens, positions = sample(draft, draft.products, start)
         with torch.inference_mode():
-            want = state.run(model, tokens, positions)
-            state, _, _ = sample(model, windows, precision, start)
+            want = state.run(draft.model, tokens, positions)
+            state, _, _ = sample(draft, draft.products, start)
             stream, angles = self._embedded(tokens, positions)
-            for module in modules:
+            for module in draft.base.layers:
                 stream = module(stream, position_embeddings=angles, **{KEYWORD: state})
             return torch.equal(self.norm(stream)[0], want)
 
@@ -101,7 +95,7 @@ class FusedStep:
         return stream, angles
 
 
-def _layers(modules: list[FusedLayer], windows: Windows) -> StackedLayers | str:
+def _layers(modules: list[FusedLayer], windows: list[Window]) -> StackedLayers | str:
     """Return the layers as the op takes them, or why it does not."""
     layers, shapes = [], set()
     for module, window in zip(modules, windows, strict=True):

@@ -11,15 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from fastreader.core.tree import PrefixTree
-from fastreader.models.config.facts import context_length
-from fastreader.models.config.rotary_regimes import rotary_regimes
-from fastreader.models.config.windows import Window
 from fastreader.models.passes.attention import KEYWORD, AttentionInputs, TreePass
 from fastreader.models.passes.packed_keys import TreeKeys
+from fastreader.models.rewriting.draft import TOKENS, Draft
 
-TOKENS = 6
 _USUAL = {"hidden_states", "position_embeddings", "attention_mask", "past_key_values"}  # arguments of attention
-Windows = list[Window]
 # Called with a layer's name, module, positional and keyword arguments, and output.
 Hook = Callable[[str, nn.Module, tuple[Any, ...], dict[str, Any], Any], None]
 
@@ -46,13 +42,8 @@ class LayerCall:
     state: TreePass
 
 
-def trace_attention(model: Any, windows: Windows, precision: str, start: int) -> dict[str, AttentionCall]:
-    """Run a few tokens from position `start` and return each attention layer's call, by the layer's name.
-
-    Args:
-        model, windows, precision: as for `fuse`.
-        start: position of the first token.
-    """
+def trace_attention(draft: Draft, start: int) -> dict[str, AttentionCall]:
+    """Run a few tokens from position `start` with exact products; return each attention layer's call by its name."""
     calls: dict[str, AttentionCall] = {}
     seen: dict[int, AttentionInputs] = {}
 
@@ -62,7 +53,7 @@ def trace_attention(model: Any, windows: Windows, precision: str, start: int) ->
         if KEYWORD in kwargs or _takes_pass(module, kwargs):
             calls[name] = AttentionCall({**kwargs, KEYWORD: _pass_of(module, kwargs)}, output[0], *seen[id(module)])
 
-    _run(model, windows, precision, start, ("layer_idx", "o_proj"), hook, seen)
+    _run(draft, ("layer_idx", "o_proj"), hook, *sample(draft, "exact", start, seen))
     for call in calls.values():
         call.arguments[KEYWORD].trace = None
     return calls
@@ -79,8 +70,8 @@ def trace_scaled_attention(module: nn.Module, call: AttentionCall, factor: float
     return AttentionCall(arguments, output, *seen[id(module)])
 
 
-def trace_layers(model: Any, windows: Windows, precision: str, start: int) -> tuple[dict[str, LayerCall], Tensor]:
-    """Return (each decoder layer's call by the layer's name, final hidden states [T, E]), see `trace_attention`."""
+def trace_layers(draft: Draft, start: int) -> tuple[dict[str, LayerCall], Tensor]:
+    """Return (each decoder layer's call by the layer's name, final hidden states [T, E]) of tokens from `start`."""
     calls: dict[str, LayerCall] = {}
 
     def hook(name: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
@@ -88,7 +79,7 @@ def trace_layers(model: Any, windows: Windows, precision: str, start: int) -> tu
         if len(args) == 1 and isinstance(output, Tensor) and state is not None:
             calls[name] = LayerCall(args[0].clone(), dict(kwargs), output.clone(), state)
 
-    states = _run(model, windows, precision, start, ("mlp",), hook)
+    states = _run(draft, ("mlp",), hook, *sample(draft, draft.products, start))
     return calls, states
 
 
@@ -101,47 +92,37 @@ def _takes_pass(module: nn.Module, arguments: dict[str, Any]) -> bool:
 
 def _pass_of(module: nn.Module, arguments: dict[str, Any]) -> TreePass | None:
     """Return the pass that was handed down to a module, or that a part of it holds."""
-    found = [arguments, *(part.__dict__ for part in module.modules())]
+    found = [arguments, *(vars(part) for part in module.modules())]
     return next((each[KEYWORD] for each in found if KEYWORD in each), None)
 
 
 def sample(
-    model: Any, windows: Windows, precision: str, start: int, trace: dict[int, AttentionInputs] | None = None
+    draft: Draft, precision: str, start: int, trace: dict[int, AttentionInputs] | None = None
 ) -> tuple[TreePass, Tensor, Tensor]:
-    """Return a pass of a few tokens from position `start`, their ids and their positions; see `trace_attention`."""
-    device = next(model.base_model.parameters()).device
-    config = model.config.get_text_config()
-    vocabulary, context = config.vocab_size, context_length(config, rotary_regimes(config))
-    tree = PrefixTree.build([([(7 * i + 3) % vocabulary for i in range(TOKENS)], [])])
-    state = TreePass(TreeKeys(tree, device), windows, precision, trace=trace, context=context)
+    """Return a pass of a few tokens from position `start`, their ids and their positions."""
+    device = next(draft.base.parameters()).device
+    tree = PrefixTree.build([([(7 * i + 3) % draft.config.vocab_size for i in range(TOKENS)], [])])
+    state = TreePass(TreeKeys(tree, device), draft.windows, precision, trace=trace, context=draft.context)
     tokens, positions = (torch.from_numpy(a).to(device, torch.int64) for a in (tree.token_ids, tree.positions))
     return state, tokens, start + positions
 
 
 def _run(
-    model: Any,
-    windows: Windows,
-    precision: str,
-    start: int,
-    children: tuple[str, ...],
-    hook: Hook,
-    trace: dict[int, AttentionInputs] | None = None,
+    draft: Draft, children: tuple[str, ...], hook: Hook, state: TreePass, tokens: Tensor, positions: Tensor
 ) -> Tensor:
-    """Return final hidden states [T, E] of a few tokens; call `hook` after each module with these attributes."""
-    base = model.base_model
-    state, tokens, positions = sample(model, windows, precision, start, trace)
+    """Return final hidden states [T, E] of a pass; call `hook` after each module with these attributes."""
 
     def named(name: str) -> Callable[..., None]:
         return lambda *call: hook(name, *call)
 
     handles = [
         module.register_forward_hook(named(name), with_kwargs=True)
-        for name, module in base.named_modules()
+        for name, module in draft.base.named_modules()
         if all(hasattr(module, child) for child in children)
     ]
     try:
         with torch.inference_mode():
-            return state.run(model, tokens, positions)
+            return state.run(draft.model, tokens, positions)
     finally:
         for handle in handles:
             handle.remove()

@@ -44,7 +44,7 @@ def states_of(module: nn.Module, name: str, others: dict[str, Any]) -> tuple[Pat
             raise UnsupportedModelError(
                 f"{type(module).__name__} passes {argument} to {name}, which the packed pass does not compute"
             )
-    return module.__dict__[KEYWORD].states, module.__dict__[MIXER]
+    return vars(module)[KEYWORD].states, vars(module)[MIXER]
 
 
 def causal_conv1d_fn(

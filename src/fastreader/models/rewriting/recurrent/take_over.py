@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import inspect
 from functools import partial
-from types import FunctionType, MethodType
 from typing import Any
 
 from torch import Tensor, nn
 
 from fastreader.errors import UnsupportedModelError
 from fastreader.models.passes.pass_argument import WITHOUT_POSITIONS, hold_pass
+from fastreader.models.rewriting import surgery
 from fastreader.models.rewriting.recurrent.functions import (
     MIXER,
     REPLACED,
@@ -38,46 +38,44 @@ def mixers(model: Any) -> list[tuple[str, nn.Module]]:
     return found
 
 
-def take_over(model: Any, name: str) -> list[int]:
-    """Give the recurrent layers of a structural copy the recurrences of a packed pass; return the layer of each mixer.
+def layers_of_mixers(model: Any) -> list[int]:
+    """Return the layer of each of a model's mixers."""
+    return [_layer(where) for where, _ in mixers(model)]
 
-    Args:
-        model: the structural copy.
-        name: of the model, for messages.
+
+def take_over(model: Any, name: str) -> None:
+    """Give the recurrent layers of a structural copy the recurrences of a packed pass.
 
     Raises:
-        UnsupportedModelError: if a layer calls a replaceable function that has no packed form.
+        UnsupportedModelError: if a layer of the model `name` calls a replaceable function that has no packed form.
     """
     taken = mixers(model)
-    if not taken:
-        return []
     for where, module in model.base_model.named_modules():
         if getattr(module, "layer_idx", 0) in (None, -1) or (where, module) in taken:
             module.layer_idx = _layer(where)
     for number, (where, module) in enumerate(taken):
-        module.__dict__[MIXER] = number
+        surgery.mark(module, MIXER, number)
         if own := _OWN.get(type(module).__name__):
             own(module)
             continue
         for called, function in _names(module).items():
-            if called not in REPLACED and _replaceable(function):
+            if called not in REPLACED and surgery.file_of(function).endswith(_KERNELS):
                 raise UnsupportedModelError(f"{name}: {where} calls {called}, which the packed pass does not compute")
         _rebind(module)
     hold_pass(model)
     if "position_ids" not in inspect.signature(model.base_model.forward).parameters:
-        model.__dict__[WITHOUT_POSITIONS] = True
-    return [_layer(where) for where, _ in taken]
+        surgery.mark(model, WITHOUT_POSITIONS)
 
 
 def has_mixers(model: Any) -> bool:
     """Return whether a structural copy has recurrent layers that were taken over."""
-    return any(MIXER in module.__dict__ for module in model.base_model.modules())
+    return any(surgery.mark_of(module, MIXER) is not None for module in model.base_model.modules())
 
 
 def reads_weight(base: Any, name: str) -> bool:
     """Return whether a linear layer is one whose weight a mixer multiplies itself, as Mamba does that of its steps."""
     where, _, own = name.rpartition(".")
-    return own == "dt_proj" and MIXER in base.get_submodule(where).__dict__
+    return own == "dt_proj" and surgery.mark_of(base.get_submodule(where), MIXER) is not None
 
 
 def _layer(where: str) -> int:
@@ -87,25 +85,14 @@ def _layer(where: str) -> int:
 
 def _names(module: nn.Module) -> dict[str, Any]:
     """Return what the forward of a module finds in its file under the names that it uses."""
-    forward = inspect.unwrap(type(module).forward)
-    if not isinstance(forward, FunctionType):
-        return {}
-    return {name: forward.__globals__[name] for name in forward.__code__.co_names if name in forward.__globals__}
-
-
-def _replaceable(function: Any) -> bool:
-    return getattr(getattr(function, "__code__", None), "co_filename", "").endswith(_KERNELS)
+    forward = surgery.forward_of(module)
+    return {} if forward is None else surgery.names_used(forward)
 
 
 def _rebind(module: nn.Module) -> None:
     """Let a module's forward call the functions of a packed pass."""
-    own = inspect.unwrap(type(module).forward)
-    assert isinstance(own, FunctionType)
-    scope = {**own.__globals__, **{name: partial(function, module) for name, function in REPLACED.items()}}
-    scope["apply_mask_to_padding_states"] = partial(check_unmasked, module)
-    forward = FunctionType(own.__code__, scope, own.__name__, own.__defaults__, own.__closure__)
-    forward.__kwdefaults__ = own.__kwdefaults__
-    module.forward = MethodType(forward, module)
+    functions = {**REPLACED, "apply_mask_to_padding_states": check_unmasked}
+    surgery.rebind(module, {name: partial(function, module) for name, function in functions.items()})
 
 
 def _recurrent_gemma(module: Any) -> None:
@@ -115,7 +102,7 @@ def _recurrent_gemma(module: Any) -> None:
         return causal_conv1d_fn(module, input, module.conv_1d.weight.squeeze(1), module.conv_1d.bias)
 
     module.conv_1d.forward = convolve
-    module.rg_lru._rnn_scan = partial(lru_scan, module)
+    surgery.mark(module.rg_lru, "_rnn_scan", partial(lru_scan, module))
 
 
 def _lightning(module: Any) -> None:

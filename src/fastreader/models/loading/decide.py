@@ -1,0 +1,108 @@
+"""Second step of loading: decide how a found model is stored and multiplied, and from which of its files it is read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import torch
+
+from fastreader.core.checks import expect
+from fastreader.models.loading import gguf_weights
+from fastreader.models.loading.find import Found
+from fastreader.models.loading.given import given_text_model
+from fastreader.models.loading.options import LoadOptions
+from fastreader.models.machine.arithmetic import Arithmetic, resolve, resolve_device
+from fastreader.models.machine.devices import devices_of, main_device
+from fastreader.models.rewriting import quantised
+
+_WIDE = (torch.float32, torch.float64)
+
+
+@dataclass(frozen=True)
+class Decision:
+    """How a model is loaded.
+
+    Attributes:
+        reads: "pair" for given objects; "integers" for those of a quantised GGUF file, "values" for what they
+            represent, without rounding; "checkpoint" for what transformers reads.
+        arithmetic: device, storage type and products. Its formats and several devices are known once weights are read.
+        given: the text model of a pair, whose type and devices decide.
+    """
+
+    reads: Literal["pair", "integers", "values", "checkpoint"]
+    arithmetic: Arithmetic
+    given: Any = None
+
+
+def decide(found: Found) -> Decision:
+    """Return how a found model is loaded.
+
+    Raises:
+        InputError: if an option does not fit the model or this machine, or a pair is not a model and its tokenizer.
+        UnsupportedModelError: if the adapters of a given model cannot be merged.
+    """
+    options, given = found.options, None
+    reads: Literal["pair", "integers", "values", "checkpoint"]
+    if found.kind == "pair":
+        given = given_text_model(*options.model)
+        reads, arithmetic = "pair", _of_given(given, options)
+    elif _keeps_integers(found):
+        reads, arithmetic = "integers", _resolved(options, "float32", torch.float32)
+    else:
+        arithmetic = _resolved(options, options.dtype, _stored_dtype(found.config))
+        reads = "values" if found.integers and arithmetic.dtype in _WIDE else "checkpoint"
+    return Decision(reads, replace(arithmetic, deterministic=options.deterministic), given)
+
+
+def _resolved(options: LoadOptions, dtype: str | torch.dtype, stored: torch.dtype) -> Arithmetic:
+    device = _first_device(options.device_map) or options.device
+    return resolve(device, dtype, options.precision, stored, options.products)
+
+
+def _keeps_integers(found: Found) -> bool:
+    """Return whether weights keep the integers of a quantised GGUF file: always with dtype "file", else if possible."""
+    options = found.options
+    asked = options.dtype == "file"
+    wanted = options.dtype == "auto" and options.keep_integers and options.device_map is None and found.adapter is None
+    if asked:
+        expect(found.adapter is None, "dtype", "another type than 'file', since an adapter is merged", "file")
+        expected = "another type than 'file', since this is no GGUF file of quantised weights"
+        expect(found.integers, "dtype", expected, "file")
+    if not (asked or (wanted and found.integers)):
+        return False
+    reason = gguf_weights.why_not(resolve_device(options.device))
+    expect(reason is None or not asked, "dtype", f"another type than 'file': {reason}", "file")
+    return reason is None
+
+
+def _of_given(model: Any, options: LoadOptions) -> Arithmetic:
+    """Return the arithmetic of a given model, which stays on its devices."""
+    several = len(devices_of(model)) > 1
+    device = main_device(model) if several else model.device
+    asked = "auto" if options.device == "auto" else options.device
+    expect(not several or asked == "auto", "device", "'auto', since the given model is on several", asked)
+    arithmetic = resolve(
+        device if asked == "auto" else asked, options.dtype, options.precision, model.dtype, options.products
+    )
+    same = arithmetic.device.type == device.type and arithmetic.device.index in (None, device.index or 0)
+    expect(same, "device", f"'auto' or the device of the given model, which is on {device}", asked)
+    kept = arithmetic.dtype == model.dtype or not quantised.method(model)
+    expect(kept, "dtype", f"'auto' or {model.dtype}, since its weights are quantised", options.dtype)
+    return arithmetic
+
+
+def _first_device(device_map: Any) -> torch.device | None:
+    """Return the first device of a map that is not the CPU; None without a map, or for one by name."""
+    if not isinstance(device_map, Mapping):
+        return None
+    found = [torch.device(one) for one in device_map.values()]
+    return next((one for one in found if one.type != "cpu"), found[0])
+
+
+def _stored_dtype(config: Any) -> torch.dtype:
+    stored = getattr(config, "dtype", None) or getattr(config.get_text_config(), "dtype", None)
+    if isinstance(stored, str):
+        stored = getattr(torch, stored)
+    return stored if isinstance(stored, torch.dtype) else torch.float32

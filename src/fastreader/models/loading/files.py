@@ -1,0 +1,110 @@
+"""Read a model's files by transformers' loaders, and name those that are damaged or missing."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+
+from fastreader.core.quiet import silence_progress_bars
+from fastreader.errors import FastreaderError, ModelFileError, ModelNotFoundError, UnsupportedModelError
+from fastreader.models.loading import packaged
+
+T = TypeVar("T")
+TOKENIZERS = ("tokenizer.json", "vocab.json", "vocab.txt", "tekken.json", "*.model", "*.model.v*", "*.tiktoken")
+_WEIGHTS = ("model.safetensors", "pytorch_model.bin")
+
+
+def parsed(file: Path) -> dict[str, Any]:
+    """Return the object in a JSON file; raise ModelFileError if it is damaged."""
+    try:
+        values = json.loads(file.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ModelFileError(f"{file}: damaged or truncated ({error})") from error
+    if not isinstance(values, dict):
+        raise ModelFileError(f"{file}: damaged; expected an object, got {type(values).__name__}")
+    return values
+
+
+def has_tokenizer(folder: Path) -> bool:
+    """Return whether a folder holds a tokenizer's file."""
+    return any(next(folder.glob(pattern), None) for pattern in TOKENIZERS)
+
+
+def missing_files(folder: Path) -> list[str]:
+    """Return the weights and tokenizer files that a model folder lacks, in words."""
+    missing: list[str] = []
+    for name in _WEIGHTS:
+        index = folder / f"{name}.index.json"
+        if (folder / name).is_file():
+            break
+        if index.is_file():
+            shards = parsed(index).get("weight_map")
+            if not isinstance(shards, dict):
+                raise ModelFileError(f"{index}: damaged; it has no weight_map")
+            missing += [shard for shard in sorted(set(shards.values())) if not (folder / shard).is_file()]
+            break
+    else:
+        missing.append(f"its weights ({' or '.join(_WEIGHTS)})")
+    if not has_tokenizer(folder):
+        missing.append(f"its tokenizer ({', '.join(TOKENIZERS)})")
+    return missing
+
+
+def unknown(name: str) -> str:
+    """Return the message about a name that nothing has."""
+    return (
+        f"{name}: not a folder, a GGUF file, a packaged model ({', '.join(packaged.PACKAGED)}) "
+        "or a model that the hub returned."
+    )
+
+
+def guarded(action: Callable[[], T], name: str, *, quantised: bool = False) -> T:
+    """Run a transformers loader, and raise fastreader's errors for damaged, missing or unsupported files.
+
+    Odd values in a config or a tokenizer's file raise errors of many types, also plain Exception.
+
+    Args:
+        action: the loader.
+        name: what it reads, for messages.
+        quantised: whether it reads quantised weights, which may need a package or a device that is not here.
+    """
+    try:
+        with silence_progress_bars():
+            return action()
+    except (torch.OutOfMemoryError, MemoryError, FastreaderError):
+        raise
+    except Exception as error:
+        raise _translated(error, name, quantised) from error
+
+
+def _translated(error: Exception, name: str, quantised: bool) -> FastreaderError:
+    from safetensors import SafetensorError
+
+    damaged = (SafetensorError, json.JSONDecodeError, UnicodeDecodeError, EOFError, pickle.UnpicklingError)
+    broken = any(isinstance(each, damaged) for each in _chain(error))  # in a config's JSON, inside an OSError
+    if isinstance(error, OSError) and not broken:
+        reason = f"{name}: the model is incomplete." if Path(name).is_dir() else unknown(name)
+        return ModelNotFoundError(f"{reason} transformers said: {error}")
+    if quantised and isinstance(error, (ImportError, ValueError, RuntimeError, AssertionError)):
+        return UnsupportedModelError(f"{name}: its quantised weights cannot be loaded here: {error}")
+    if isinstance(error, ValueError) and "trust_remote_code" in str(error):
+        return UnsupportedModelError(
+            f"{name}: needs code that it brings; read that code, then load with trust_remote_code=True"
+        )
+    if isinstance(error, (ValueError, ImportError)) and not broken:
+        return UnsupportedModelError(f"{name}: transformers cannot load it: {error}")
+    return ModelFileError(
+        f"{name}: a model file is damaged, truncated or of another kind ({type(error).__name__}: {error})"
+    )
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an error and its causes."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__

@@ -1,0 +1,131 @@
+"""Third step of loading: read weights and tokenizer, merge an adapter, and take the text model."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from fastreader.errors import ModelFileError
+from fastreader.models.loading import gguf, gguf_weights, peft_adapters
+from fastreader.models.loading.decide import Decision
+from fastreader.models.loading.files import guarded
+from fastreader.models.loading.find import Found
+from fastreader.models.loading.model_classes import classes_for
+from fastreader.models.loading.text_only import EncoderNeededError, text_model
+from fastreader.models.rewriting import quantised
+from fastreader.models.rewriting.device_hooks import settled
+
+_LAYER = re.compile(r"(?<=\.)\d+(?=\.)")  # the index in a weight's name
+_MOST_TOKENS = 2**24  # of a vocabulary; the largest in use have a quarter of a million
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What was read.
+
+    Attributes:
+        whole: the model with all parts that were read, an adapter merged.
+        text: its text model, which shares modules with it or is the same object.
+        tokenizer: of the model.
+    """
+
+    whole: Any
+    text: Any
+    tokenizer: Any
+
+
+def read(found: Found, decision: Decision) -> Contents:
+    """Return the model and the tokenizer of what was found.
+
+    Raises:
+        ModelFileError: if a file is damaged or truncated, lacks weights, or holds layers beyond those of its config.
+        UnsupportedModelError: if transformers has no causal LM or tokenizer of that kind, or the adapter cannot be
+            merged.
+        InputError: if the adapter is for another model.
+        MissingExtraError: if an adapter needs peft, which is not installed.
+    """
+    if decision.reads == "pair":
+        return Contents(decision.given, decision.given, found.options.model[1])
+    if decision.reads == "checkpoint":
+        whole, text = _read_checkpoint(found, decision)
+    else:
+        whole, text = _read_blocks(found, decision)
+    return Contents(whole, text, guarded(lambda: _tokenizer(found), found.tokenizer))
+
+
+def _read_blocks(found: Found, decision: Decision) -> tuple[Any, Any]:
+    """Return the model of a quantised GGUF file with its integers or the values that they represent."""
+    keep = decision.reads == "integers"
+    model = guarded(lambda: gguf_weights.load(found.source, found.config, keep), found.source)
+    return _text_part(model if keep else model.to(decision.arithmetic.dtype), found)
+
+
+def _read_checkpoint(found: Found, decision: Decision) -> tuple[Any, Any]:
+    """Return what transformers reads, if possible by a class without vision and audio encoders."""
+    trusted = found.options.trust_remote_code
+    classes = guarded(lambda: classes_for(found.config, trusted, found.adapter), found.source)
+    try:
+        return _read_as(classes[0], found, decision)
+    except EncoderNeededError:
+        return _read_as(classes[-1], found, decision)
+
+
+def _read_as(automatic: Any, found: Found, decision: Decision) -> tuple[Any, Any]:
+    """Return a checkpoint as a transformers class reads it, and its text model."""
+    arguments: dict[str, Any] = {"dtype": decision.arithmetic.dtype, **found.access}
+    scheme = getattr(found.config, "quantization_config", None)
+    if scheme:  # such weights may not move once they are loaded
+        device_map = found.options.device_map or {"": decision.arithmetic.device}
+        arguments["device_map"] = device_map
+    # Weights of another shape are reported in loading_info, and rejected below by name.
+    arguments |= {"output_loading_info": True, "ignore_mismatched_sizes": True}
+    model, loading_info = guarded(
+        lambda: automatic.from_pretrained(found.source, **arguments), found.source, quantised=bool(scheme)
+    )
+    gguf.check_loading_info(found.source, loading_info)
+    _check_layers(found.source, model, loading_info)
+    peft_adapters.merge_loaded(model)
+    return _text_part(quantised.taken_over(model), found)
+
+
+def _text_part(model: Any, found: Found) -> tuple[Any, Any]:
+    """Return a model with the adapter merged, and its text model."""
+    if found.adapter is not None:
+        model = _adapted(model, found)
+    if quantised.method(model):
+        model = settled(model, type(model).__name__)
+    return model, text_model(model)
+
+
+def _adapted(model: Any, found: Found) -> Any:
+    """Return a model, or its text model if the adapter's weights are named for that, with the adapter merged."""
+    assert found.adapter is not None
+    text = text_model(model)
+    of_text = text is not model and (
+        peft_adapters.named_in(text, found.adapter) > peft_adapters.named_in(model, found.adapter)
+    )
+    return peft_adapters.merge(text if of_text else model, found.adapter)
+
+
+def _tokenizer(found: Found) -> Any:
+    import transformers
+
+    tokenizer = transformers.AutoTokenizer.from_pretrained(found.tokenizer, **found.access)
+    if (largest := max(tokenizer.get_vocab().values(), default=0)) >= _MOST_TOKENS:
+        # tokenizers walks every id below the largest whenever it copies or saves one: minutes, then memory
+        raise ModelFileError(
+            f"{found.tokenizer}: the tokenizer has token {largest}; at most {_MOST_TOKENS - 1} is possible"
+        )
+    return tokenizer
+
+
+def _check_layers(name: str, model: Any, loading_info: dict[str, Any]) -> None:
+    """Raise ModelFileError if the files hold layers like the model's beyond the last that its config counts."""
+    own = {_LAYER.sub("#", key) for key in model.state_dict()}
+    beyond = sorted(key for key in loading_info.get("unexpected_keys", ()) if _LAYER.sub("#", key) in own)
+    if beyond:
+        count = model.config.get_text_config().num_hidden_layers
+        raise ModelFileError(
+            f"{name}: the config counts {count} layers, the files hold more: {beyond[0]} and {len(beyond) - 1} others"
+        )
