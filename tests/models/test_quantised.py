@@ -151,7 +151,7 @@ def test_int8_with_an_outlier_threshold_is_rejected(base):
     pytest.importorskip("bitsandbytes", reason="install the extra quantised")
     config = BitsAndBytesConfig(load_in_8bit=True)
     model = AutoModelForCausalLM.from_pretrained(base, quantization_config=config, dtype=torch.float32)
-    with pytest.raises(UnsupportedModelError, match=r"in other company.*\(not with llm_int8_threshold=0\.0\)"):
+    with pytest.raises(UnsupportedModelError, match=r"with the others of a call.*\(not with llm_int8_threshold=0\.0\)"):
         Reader.load((model, byte_tokenizer()))
 
 
@@ -260,7 +260,7 @@ def test_checkpoints_of_narrow_weights(base, kind):
 def test_w8a8_with_a_scale_a_call_is_rejected(base, kind):
     pytest.importorskip("compressed_tensors", reason="compressed-tensors is not installed; install the extra quantised")
     compressed(base, kind, "tensor")
-    with pytest.raises(UnsupportedModelError, match="in other company"):
+    with pytest.raises(UnsupportedModelError, match="with the others of a call"):
         Reader.load(base, device="cpu")
 
 
@@ -381,7 +381,7 @@ def test_quantised_layers_beside_other_weights_are_rejected():
 
     model = library(Quantised, tiny("OPT"))
     model.model.decoder.layers[0].register_parameter("extra", nn.Parameter(torch.ones(2, 2)))
-    with pytest.raises(UnsupportedModelError, match=r"beside quantised layers.*extra"):
+    with pytest.raises(UnsupportedModelError, match=r"together with quantised layers.*extra"):
         Reader.load((model, byte_tokenizer()))
 
 

@@ -157,7 +157,7 @@ def attention_rows(
 
 
 def _entropy(attention: Tensor) -> float:
-    """Return the mean entropy of rows [Hq, R, L] in nats, each normalised to sum to 1; skip rows of zeros."""
+    """Return the mean entropy of rows [Hq, R, L] in nats, each normalised to sum to 1, without rows of zeros."""
     total = attention.sum(-1, keepdim=True)
     entropies = torch.special.entr(attention / total).sum(-1)[total[..., 0] > 0]
     return float(entropies.double().mean()) if len(entropies) else float("nan")

@@ -1,4 +1,4 @@
-"""Checks of a model's architecture, and the context length, LM head and logit scale of its config."""
+"""State why a model cannot run packed trees, or not unchanged, or not deterministically."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def why_changed(model: Any) -> str | None:
     if before_head(model) is not None:
         return "its states are transformed before the LM head"
     if mixers(model):
-        return "its recurrent layers run functions of their own"
+        return "its recurrent layers call other functions"
     if model.base_model is model:
         return "its text model is not under the name of its class"
     return None

@@ -43,21 +43,21 @@ from fastreader.ops.upload import Upload, Uploaded
 
 
 class TreeModel:
-    """A causal LM that attends through transformers' attention interface.
+    """A causal LM that runs packed trees.
 
     The given model is left as it was found. A structural copy runs: new modules and config around the same parameter
     tensors (buffers are copied, since rotary modules write to theirs).
 
     Args:
-        model: a transformers causal LM, on one device or settled on several (`models.devices`).
+        model: a transformers causal LM, on one device or settled on several (`rewriting.device_hooks`).
         name: used in messages.
         precision: of the products, "fast", "high" or "exact".
-        products: how linear layers multiply, see `models.products`.
+        products: how linear layers multiply, see `machine.product_rates`.
         deterministic: sum in an order that does not depend on the other sequences of a pass.
         own: the model is nobody else's, so that its weights may move (to views of joined buffers, on a GPU).
 
     Attributes:
-        why_not_upcast: None if the modules were upcast (`models.upcast`), else why the model's own modules run as
+        why_not_upcast: None if the modules were upcast, else why the model's own modules run as
             they are, in the stored type; "high" and "exact" then mean weights converted to float32.
         precision: the precision that runs.
         products: how linear layers multiply, a precision of `ops.linear`.
@@ -86,7 +86,7 @@ class TreeModel:
         refuse(name, why_unsupported(model))
         self.why_not_upcast = why_not_upcast(model)
         if quantised.method(model):
-            refuse(name, self.why_not_upcast, "beside quantised layers, ")
+            refuse(name, self.why_not_upcast, "together with quantised layers, ")
         if deterministic:
             reason = why_not_deterministic(model, self.why_not_upcast, products)
             refuse(name, reason, "deterministic=True is not possible: ")
@@ -147,20 +147,20 @@ class TreeModel:
 
     @cached_property
     def writing_path(self) -> str:
-        """How a step of writing runs, in words; texts that share their prompts are written layer by layer anyway."""
+        """How a step of generation runs, in words, for texts that do not share their prompts."""
         if self.writes_on_device:
             return "a step that chooses its tokens on the device"
         return f"layer by layer: {self._step}" if isinstance(self._step, str) else "a step in one call"
 
     @property
     def writes_on_device(self) -> bool:
-        """Whether texts are written without the host, if a kernel reads their keys: on one GPU, with fixed angles."""
+        """Whether generation can stay on the device: one GPU, fixed rotary frequencies, and a kernel for its keys."""
         alone = len(self.devices) == 1 and triton_support.on_gpu(self.device)
         return alone and not self.mixers and self.regimes.fixed
 
     @cached_property
     def why_not_graphs(self) -> str | None:
-        """Why passes and steps of writing cannot be recorded as CUDA graphs, in words; None if they can."""
+        """Why passes and steps of generation cannot be recorded as CUDA graphs, in words, or None if they can."""
         if not triton_support.on_gpu(self.device):
             return f"the model is on {self.device}"
         if len(self.devices) > 1:
@@ -171,7 +171,7 @@ class TreeModel:
 
     @cached_property
     def weights_a_layer(self) -> int:
-        """Mean number of weights of a layer, those of experts included."""
+        """Mean number of weights of a layer, experts included."""
         base = self.original.base_model
         held: int = sum(weight.numel() for weight in base.parameters())
         embedding: int = base.get_input_embeddings().weight.numel()
@@ -191,7 +191,7 @@ class TreeModel:
 
     @cached_property
     def max_length(self) -> int | None:
-        """Longest input the config allows, in tokens; None if it sets no limit."""
+        """Longest input the config allows, in tokens, or None if it sets no limit."""
         return context_length(self.config, self.regimes)
 
     @property
@@ -285,7 +285,7 @@ class TreeModel:
         Args:
             tree: the tree.
             impl: implementation of the attention op.
-            reuse: tokens whose keys and values are cached; the states are then those of the C computed tokens, [C, E].
+            reuse: tokens whose keys and values are cached; the states are then of the C computed tokens, [C, E].
             key_values: an empty cache, filled with every layer's keys and values of the whole tree.
             rows: int64 [R], packed indices of computed tokens, in any order and with repeats; only their states are
                 returned, [R, E].
@@ -346,8 +346,7 @@ class TreeModel:
     ) -> LogprobStats:
         """Return log-probabilities of the tree's (source, target) pairs, and the argmax at each source: [R] each.
 
-        Args:
-            tree, impl, reuse, key_values: as for `hidden`.
+        The arguments are explained at `hidden`.
         """
         self._check_targets(tree)
         if self.graphs is not None and impl == "auto" and reuse is None and key_values is None:

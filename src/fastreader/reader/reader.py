@@ -109,7 +109,7 @@ class Reader(ReaderBase):
                 the weights of the named model, rounded to their type. If the folder has a tokenizer, that one is used.
             device_map: where the parts of a named model go, as in transformers: "auto" and other names let accelerate
                 spread layers over all GPUs and the CPU; a mapping gives a device for each part by the part's name. A
-                layer lies on one device and runs there, on the CPU too. None puts everything on `device`.
+                layer is on one device and runs there, on the CPU too. None puts everything on `device`.
 
         Raises:
             ModelNotFoundError: if there is no such model or adapter.
@@ -170,7 +170,7 @@ class Reader(ReaderBase):
         return self.local_model.model.device
 
     def close(self) -> None:
-        """Release the model's memory; every later call raises FastreaderError. Closing twice is harmless."""
+        """Release the model's memory. Every later call raises FastreaderError, and closing twice is harmless."""
         self.local_model.close()
 
     def __enter__(self) -> Reader:
@@ -221,14 +221,14 @@ class Reader(ReaderBase):
                 answers = session.generate([session.prompt([instruction, passages, q]) for q in questions])
 
         Args:
-            prefixes: each a list of pieces as for `prompt` (shared by all prompts that start with these pieces), token
+            prefixes: each a list of pieces, see `prompt` (shared by all prompts that start with these pieces), token
                 ids, or a text. With `cache_scored` there may be none.
             max_bytes: memory for cached keys and values; by default half of what is free now.
             cache_scored: also cache the keys and values of whatever the session scores, for the calls after it: to
                 generate after prompts whose passages were just scored, say. A call that would exceed `max_bytes` raises
                 before it runs.
-            system, chat, chat_options: as for `prompt`; for prefixes given in pieces.
-            special_tokens: as for `generate`; for prefixes given as texts.
+            system, chat, chat_options: see `prompt`, for prefixes given in pieces.
+            special_tokens: see `generate`, for prefixes given as texts.
             max_batch_tokens: at most this many tokens of the prefixes are computed in one pass.
 
         Raises:

@@ -180,7 +180,7 @@ def _convert_while_running(stack: ExitStack, unit: nn.Module, parts: list[nn.Mod
 
 
 def _looks_up(module: nn.Module) -> bool:
-    """Return whether a module reads rows by ids alone; OPT's positions, say, take an attention mask."""
+    """Return whether a module reads rows by ids only, unlike OPT's positions, which accept an attention mask."""
     first = next(iter(inspect.signature(module.forward).parameters), "")
     return isinstance(module, nn.Embedding) and first in ("input", "input_ids")
 
@@ -257,7 +257,7 @@ def _own_attention(
     )
     eager = _eager(module)
     assert eager is not None
-    key, value = key.to(query.device), value.to(query.device)  # those of a layer on another device
+    key, value = key.to(query.device), value.to(query.device)  # of a layer on another device
     return eager(module, query, key, value, attention_mask, **named)
 
 

@@ -35,7 +35,7 @@ _UNIT = 1e-4  # of attention and activations on unit values
 _QUERY = 1e-3  # of a query's length
 _HIGH = 5e-4  # median over a layer's tokens
 _QUANTISED = 0.05  # median, of layers that may round their inputs to 8 bits; with stand-ins the bounds above hold
-_FAST, _FAST_NOISE = 1e-3, 1.5  # median, beside the median of the model's own modules in bfloat16
+_FAST, _FAST_NOISE = 1e-3, 1.5  # median, with the median of the model's own modules in bfloat16
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class _Check:
         return Checked(layer, logprob, rounded)
 
     def _packed(self, own: RecordedLayers) -> RecordedLayers:
-        """Return an own run's values in the order of the tree, [T, E]; A T rows if a model has A streams."""
+        """Return an own run's values in the order of the tree, [T, E], or [A T, E] if a model has A streams."""
 
         def picked(value: Tensor) -> Tensor:  # [B, n, E], [A, B, n, E] in Gemma 3n, [B, n, A, E] in HY V4
             texts = next(axis for axis in range(2) if value.shape[axis : axis + 2] == self.tokens.shape)

@@ -76,12 +76,12 @@ def activation_difference(own: Any, packed: Any, device: torch.device) -> float:
 
 
 def _wide(function: Any, device: torch.device) -> Any:
-    """Return an activation in float32; Apertus' has weights, which may be stored in bfloat16."""
+    """Return an activation in float32, also one with weights stored in bfloat16 (Apertus)."""
     return copy.deepcopy(function).to(device, torch.float32) if isinstance(function, nn.Module) else function
 
 
 def _visible(tree: PrefixTree, own: Constants) -> torch.Tensor:
-    """Return which tokens each token sees: those of its path that the layer's mask and window show: bool [T, T]."""
+    """Return which tokens on its path each token sees by the layer's mask and window: bool [T, T]."""
     visible = torch.zeros(len(tree), len(tree), dtype=torch.bool)
     window = own.sliding_window
     for token in range(len(tree)):

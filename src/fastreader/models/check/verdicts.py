@@ -45,7 +45,7 @@ def verdict_path(model: TreeModel, weights: str) -> Path:
 
 
 def known_verdict(path: Path) -> Checked | None:
-    """Return the verdict kept in a file; None without one, or if the file is damaged."""
+    """Return the verdict kept in a file, or None if there is no such file or it is damaged."""
     try:
         return Checked(**json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):  # the check runs again and replaces it
@@ -53,7 +53,7 @@ def known_verdict(path: Path) -> Checked | None:
 
 
 def keep_verdict(path: Path, verdict: Checked) -> None:
-    """Keep the verdict of a check that passed; a cache folder that cannot be written keeps none."""
+    """Keep the verdict of a check that passed, unless the cache folder cannot be written."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_json(path, asdict(verdict))

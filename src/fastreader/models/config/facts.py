@@ -12,7 +12,7 @@ from fastreader.models.config.rotary_regimes import RotaryRegimes
 
 
 def context_length(config: Any, regimes: RotaryRegimes) -> int | None:
-    """Return the longest input a text model's config allows, in tokens; None if it sets no limit."""
+    """Return the longest input a text model's config allows, in tokens, or None if it sets no limit."""
     if regimes.kind == "dynamic":
         return regimes.threshold
     names = ("max_position_embeddings", "n_positions")
@@ -23,7 +23,7 @@ def context_length(config: Any, regimes: RotaryRegimes) -> int | None:
 
 
 def lm_head(model: Any, name: str) -> torch.nn.Linear:
-    """Return the model's output embedding; raise UnsupportedModelError if it is not a linear layer."""
+    """Return the model's output embedding, or raise UnsupportedModelError if it is not a linear layer."""
     head = model.get_output_embeddings()
     if not isinstance(head, torch.nn.Linear):
         raise UnsupportedModelError(f"{name}: expected a linear LM head, got {type(head).__name__}")
@@ -31,7 +31,7 @@ def lm_head(model: Any, name: str) -> torch.nn.Linear:
 
 
 def layer_configs(config: Any) -> list[Any]:
-    """Return the configuration of each decoder layer of a text model; most families have one for all layers."""
+    """Return the configuration of each decoder layer of a text model, which is one object in most families."""
     if getattr(config, "is_heterogeneous", False):
         return list(config.per_layer_config)
     return [config] * int(config.num_hidden_layers)
@@ -54,5 +54,5 @@ def logit_scale_of(config: Any) -> float:
 
 
 def logit_softcap_of(config: Any) -> float | None:
-    """Return the bound on the logits, which Gemma and RecurrentGemma have; None for none."""
+    """Return the bound on the logits (Gemma, RecurrentGemma), or None."""
     return getattr(config, "final_logit_softcapping", getattr(config, "logits_soft_cap", None))

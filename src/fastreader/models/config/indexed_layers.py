@@ -15,7 +15,7 @@ KINDS = ("indexed_attention", "deepseek_sparse_attention", "minimax_m3_sparse") 
 
 
 def covered(config: Any) -> int | None:
-    """Return the length of the longest text whose tokens are all selected, in tokens; None without an index.
+    """Return the length of the longest text whose tokens are all selected, in tokens, or None without an index.
 
     Args:
         config: a text model's config.

@@ -31,11 +31,11 @@ class RotaryRegimes:
         return self.kind == "fixed"
 
     def of(self, length: int) -> int:
-        """Return the regime of a sequence of `length` input tokens; only equal regimes share a pass.
+        """Return the regime of a sequence of `length` input tokens, which it shares with others of its pass.
 
         Raises:
             ContextOverflowError: above the threshold of a dynamic scheme. Every length has its own frequencies there,
-                and transformers keeps those of the longest text seen before, so scores would depend on history.
+                and transformers keeps the longest text's frequencies, so scores would depend on history.
         """
         if self.kind == "fixed" or length <= self.threshold:
             return 0

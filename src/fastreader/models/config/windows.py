@@ -12,7 +12,7 @@ from fastreader.models.config import indexed_layers
 
 @dataclass(frozen=True)
 class Chunk:
-    """A layer in which a token sees the keys of its own chunk of positions, as in Llama 4.
+    """A layer in which a token sees the keys of its chunk of positions, as in Llama 4.
 
     Attributes:
         tokens: length of a chunk.
@@ -24,7 +24,7 @@ class Chunk:
 # What a layer sees: its last tokens, a chunk, or everything.
 Window = int | Chunk | None
 
-# Kinds of layers beside attention: those with a recurrent state or a short convolution, and a feed-forward alone.
+# Kinds of layers without attention: a recurrent state or a short convolution, and only a feed-forward.
 _RECURRENT, _ALONE = ("linear_attention", "conv"), ("mlp", "moe")
 
 
@@ -35,7 +35,7 @@ def layers_without_attention(config: Any) -> frozenset[int]:
 
 
 def layer_windows(config: Any, model_name: str, recurrent: Collection[int] = ()) -> list[Window]:
-    """Return each layer's attention window from a text model's config; None is full attention, or no attention.
+    """Return each layer's attention window by a text model's config, where None is full attention, or no attention.
 
     Args:
         config: a text model's config.

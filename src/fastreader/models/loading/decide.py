@@ -25,8 +25,8 @@ class Decision:
     """How a model is loaded.
 
     Attributes:
-        reads: "pair" for given objects; "integers" for those of a quantised GGUF file, "values" for what they
-            represent, without rounding; "checkpoint" for what transformers reads.
+        reads: "pair" for given objects, "integers" of a quantised GGUF file, "values" that they represent, without
+            rounding, or a "checkpoint" by transformers.
         arithmetic: device, storage type and products. Its formats and several devices are known once weights are read.
         given: the text model of a pair, whose type and devices decide.
     """
@@ -94,7 +94,7 @@ def _of_given(model: Any, options: LoadOptions) -> Arithmetic:
 
 
 def _first_device(device_map: Any) -> torch.device | None:
-    """Return the first device of a map that is not the CPU; None without a map, or for one by name."""
+    """Return the first device of a map that is not the CPU, or None without a map or for one by name."""
     if not isinstance(device_map, Mapping):
         return None
     found = [torch.device(one) for one in device_map.values()]

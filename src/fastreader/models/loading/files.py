@@ -20,7 +20,7 @@ _WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 
 
 def parsed(file: Path) -> dict[str, Any]:
-    """Return the object in a JSON file; raise ModelFileError if it is damaged."""
+    """Return the object in a JSON file, or raise ModelFileError if it is damaged."""
     try:
         values = json.loads(file.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:

@@ -1,4 +1,4 @@
-"""Conversion of a GGUF file, done once, to a folder that loads fast."""
+"""Convert a GGUF file, once, to a folder that loads fast."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ CONVERSION = 4  # version of the conversion; folders of older versions are not u
 
 
 def converted(path: Path) -> Path:
-    """Return the folder with the contents of the GGUF file at `path`; convert the file if that was never done.
+    """Return the folder with the contents of the GGUF file at `path`, which is converted if that was never done.
 
     The folder is named after the file's SHA-256, so a changed file is converted again. The SHA-256 is cached under the
     file's path, size and times, so a file is hashed once as long as these stay the same.
@@ -60,7 +60,8 @@ def convert(path: Path, folder: Path) -> None:
     """Write the model and tokenizer of a GGUF file to `folder`: safetensors, config, tokenizer.
 
     Quantised and BF16 files become bfloat16. A file with most weights in F16, F32 or F64 becomes float32, which keeps
-    every bit of the first two. Quantised weights are written as they are, too (`models.blocks`).
+    every bit of the first two. Quantised weights are written with their integers, too
+    (`gguf_weights`).
 
     Raises:
         MissingExtraError: if `gguf` is not installed.
@@ -100,7 +101,7 @@ def convert(path: Path, folder: Path) -> None:
 
 
 def check_magic(path: Path) -> None:
-    """Raise ModelFileError if the first bytes of a file are not those of GGUF."""
+    """Raise ModelFileError if a file does not start as a GGUF file does."""
     with path.open("rb") as stream:
         magic = stream.read(4)
     if magic != _MAGIC:
@@ -108,7 +109,7 @@ def check_magic(path: Path) -> None:
 
 
 def check_counts(path: Path) -> None:
-    """Raise ModelFileError if a count in the header exceeds what the file can hold; GGUFReader would run for hours.
+    """Raise ModelFileError if a count in the header exceeds the file, with which GGUFReader would run for hours.
 
     The header: magic, version, numbers of tensors and of keys; keys with their values; names and shapes of tensors.
     """

@@ -1,4 +1,4 @@
-"""Models whose weights keep the integers of a GGUF file: writing them beside a converted model, and loading them."""
+"""Write the integers of a GGUF file next to a converted model, and load models that keep them."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _WEIGHTS, _INDEX = "model.safetensors", "model.safetensors.index.json"
 
 
 def add_index(folder: Path) -> None:
-    """Write which file holds the weights, if `models.blocks` put its own beside it and there is no index.
+    """Write an index that names the file with plain weights, if `write` added another and there is no index.
 
     vLLM and SGLang load every *.safetensors in a folder, and fail on that file, unless an index leaves it out. Earlier
-    versions wrote none, so a cached folder gets it when it is next used. One that cannot be written to, or is damaged,
-    stays as it is: this package needs no index.
+    versions wrote no index, so a cached folder gets it when it is next used. A folder that cannot be written to, or is
+    damaged, stays unchanged: this package needs no index.
     """
     if not (folder / BLOCKS).is_file() or (folder / _INDEX).is_file():
         return
@@ -49,9 +49,9 @@ _FORMATS = "formats"  # its metadata: the format of each quantised weight, as JS
 def write(path: Path, model: nn.Module, folder: Path) -> None:
     """Write the weights of a GGUF file with their integers, or nothing if none has a format of `FORMATS`.
 
-    transformers may reorder rows of a file (those of queries and keys, for its rotary embedding). So a weight is
-    recognised by its values: it keeps its integers if its rows are those of a tensor of the file in some order. Other
-    weights are written in the shortest type that holds their values.
+    transformers may reorder rows of a file (of queries and keys, for its rotary embedding). So a weight is recognised
+    by its values: it keeps its integers if a tensor of the file has the same rows in some order. Other weights are
+    written in the shortest type that holds their values.
 
     Args:
         path: the GGUF file.
@@ -104,7 +104,7 @@ def _signature(hashes: list[int]) -> int:
 
 
 def written_in(folder: str) -> bool:
-    """Return whether a model folder holds the quantised weights of a GGUF file as that file has them."""
+    """Return whether a model folder holds the integers of a GGUF file."""
     return (Path(folder) / BLOCKS).is_file()
 
 

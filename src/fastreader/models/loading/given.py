@@ -13,7 +13,7 @@ from fastreader.models.rewriting.device_hooks import settled
 
 
 def given_text_model(model: Any, tokenizer: Any) -> Any:
-    """Return the text model of a pair; accelerate's hooks are removed and adapters merged in a copy.
+    """Return the text model of a pair, with accelerate's hooks removed and adapters merged in a copy.
 
     Raises:
         InputError: if the pair is not a transformers model and its tokenizer.

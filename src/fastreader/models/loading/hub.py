@@ -49,7 +49,7 @@ def adapter_from_hub(name: str) -> str:
 
 
 def adapter_commit_of(name: str) -> str:
-    """Return the commit of the adapter that `load` uses for a hub id, which is downloaded; "" for a path.
+    """Return the commit of the adapter that `load` uses for a hub id, which is downloaded, or "" for a path.
 
     Raises:
         ModelNotFoundError: if the hub has no such adapter.
@@ -58,7 +58,7 @@ def adapter_commit_of(name: str) -> str:
 
 
 def commit_of(name: str) -> str:
-    """Return the commit that `load` uses for a hub id: the cached snapshot's, else the newest; "" for other names.
+    """Return the commit that `load` uses for a hub id, the cached snapshot's or the newest, or "" for other names.
 
     If no complete snapshot is cached, only the model's config is fetched.
 
@@ -76,7 +76,7 @@ def commit_of(name: str) -> str:
 
 
 def _check_hub(name: str) -> None:
-    """Raise ModelNotFoundError if the hub cannot be reached; its client would retry for half a minute."""
+    """Raise ModelNotFoundError if the hub cannot be reached, without the half minute that its client retries."""
     from huggingface_hub import constants
 
     url = urlsplit(constants.ENDPOINT)

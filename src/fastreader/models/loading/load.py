@@ -39,7 +39,7 @@ class Loaded:
 
 
 def load(options: LoadOptions) -> Loaded:
-    """Load what the options name; `find`, `decide`, `read` and `place` state what they raise."""
+    """Load what the options name. Errors are documented at `find`, `decide`, `read` and `place`."""
     found = find(options)
     decision = decide(found)
     contents = read(found, decision)

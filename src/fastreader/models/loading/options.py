@@ -18,7 +18,7 @@ CHECKS = ("full", "quick", "off")
 
 @dataclass(frozen=True)
 class LoadOptions:
-    """What a model is loaded from and how; `Reader.load` explains all but the last two.
+    """What a model is loaded from and how, as `Reader.load` explains.
 
     Attributes:
         keep_integers: keep the integers of a quantised GGUF file if `dtype` is "auto"; off for weights to train.

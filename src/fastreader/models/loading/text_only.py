@@ -57,7 +57,7 @@ def may_have_encoders(config: Any) -> bool:
 def text_model(model: Any) -> Any:
     """Return the causal LM over the text part of a model, which shares its modules and weights.
 
-    The model itself is returned if it is of text alone, if its text part is no model of its own, or if that gives other
+    The model itself is returned if it is of text alone, if its text part is not a model itself, or if that gives other
     numbers than the whole model: then another part of it takes part in reading text.
 
     Raises:
@@ -80,8 +80,8 @@ def text_model(model: Any) -> Any:
         factor, bound = f"the factor {scale:g}" if scale != 1.0 else "", f"the bound {cap:g}" if cap is not None else ""
         left_out = " and ".join(filter(None, (factor, bound)))
         raise UnsupportedModelError(
-            f"{type(model).__name__} leaves out {left_out} of its text model's logits, so its probabilities are not "
-            f"those of the text model; give the pair of {type(text).__name__} and its tokenizer"
+            f"{type(model).__name__} leaves out {left_out} of its text model's logits, so its probabilities differ "
+            f"from the text model's; give the pair of {type(text).__name__} and its tokenizer"
         )
     return model
 
@@ -97,7 +97,7 @@ def outside(module: nn.Module, inside: set[nn.Module], prefix: str = "") -> Iter
 
 
 def assembled(model: Any) -> Any:
-    """Return a causal LM over a model's own text modules and output embedding; None if its text model is not apart."""
+    """Return a causal LM over a model's text modules and output embedding, or None if they are not a separate part."""
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
     if model.config.is_encoder_decoder:
@@ -136,7 +136,7 @@ def _lightened(model: Any) -> Any:
 
 
 def _around(module: nn.Module, encoders: set[nn.Module]) -> Iterator[nn.Module]:
-    """Yield the largest modules that hold an encoder; those that only group them are called on text too."""
+    """Yield the largest modules around encoders, except modules that only group others, which run on text too."""
     if encoders.isdisjoint(module.modules()):
         return
     own = module in encoders or surgery.holds_own_tensors(module)
@@ -172,7 +172,7 @@ def _parts(model: Any, config: Any) -> Iterator[Any]:
 
 
 def _held(model: Any, config: Any) -> Any:
-    """Return the causal LM that a model holds (Llama 4 and Kosmos 2 do), as an object of its own; None if none."""
+    """Return a copy of the causal LM that a model holds (Llama 4 and Kosmos 2 do), or None without one."""
     head = model.get_output_embeddings()
     for part in _parts(model, config):
         own = part.get_output_embeddings()
@@ -182,7 +182,7 @@ def _held(model: Any, config: Any) -> Any:
 
 
 def _of_class(model: Any, kind: Any, config: Any) -> Any:
-    """Return a causal LM of a class around the text modules of a model; None if it holds others too."""
+    """Return a causal LM of a class around the text modules of a model, or None if it needs other modules too."""
     with torch.device("meta"):
         text = kind(config)
     inner = type(text.base_model)
@@ -197,7 +197,7 @@ def _of_class(model: Any, kind: Any, config: Any) -> Any:
 
 
 def _of_modules(model: Any, config: Any) -> Any:
-    """Return a causal LM of no registered class around the text modules of a model; None if none are apart."""
+    """Return a causal LM of no registered class around the text modules of a model, or None if they are no part."""
     inner = next(_parts(model, config), None)
     if inner is None:
         return None
@@ -258,7 +258,7 @@ def _embedded(model: Any) -> tuple[int, torch.device]:
 
 
 def _apart(whole: torch.Tensor, text: Any, embedded: tuple[int, torch.device]) -> float:
-    """Return the largest difference of a model's log-probabilities to others, nats; infinity if it does not run."""
+    """Return how far a model's log-probabilities are from others, in nats, or infinity if it does not run."""
     try:
         return float((whole - _probed(text, *embedded)).abs().max())
     except UnsupportedModelError:

@@ -1,4 +1,4 @@
-"""Choice of a reader's device, storage type and arithmetic."""
+"""Choose a reader's device, storage type and arithmetic."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class Arithmetic:
             terms; "exact", float32 (float64 if the weights are). Accumulation and everything else is float32.
         reason: why this precision and these products were chosen, one line.
         products: how linear layers multiply, see `models.products`.
-        formats: those of weights that keep the integers of their GGUF file, as it names them.
-        devices: of the weights, if the model lies on several.
+        formats: of weights that keep the integers of their GGUF file, as the file names them.
+        devices: of the weights, if the model is on several.
         deterministic: whether sums have an order that does not depend on the other sequences of a pass.
     """
 
@@ -58,7 +58,7 @@ class Arithmetic:
 
 @cache
 def cpu_flags() -> frozenset[str]:
-    """Return this CPU's instruction sets as /proc/cpuinfo names them; empty if there is no such file."""
+    """Return this CPU's instruction sets as /proc/cpuinfo names them, or nothing without that file."""
     path = Path("/proc/cpuinfo")
     if path.exists():
         for line in path.read_text().splitlines():
@@ -68,7 +68,7 @@ def cpu_flags() -> frozenset[str]:
 
 
 def resolve_device(device: str | torch.device) -> torch.device:
-    """Return the device with that name; "auto" is the current CUDA device if there is one, else the CPU.
+    """Return the device with that name, where "auto" is the current CUDA device if there is one, else the CPU.
 
     Raises:
         InputError: if this machine has no such device.

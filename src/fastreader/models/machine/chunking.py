@@ -1,4 +1,4 @@
-"""Chunks of tokens, for modules that treat each token independently."""
+"""Run modules that treat each token independently over chunks of tokens."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def chunk_rows(device: torch.device, width: int) -> int:
 
 @lru_cache(maxsize=256)
 def chunks(rows: int, device: torch.device, width: int) -> list[slice]:
-    """Return slices that cover `rows` tokens in order; a single one if they are few."""
+    """Return slices that cover `rows` tokens in order, or a single one if they are few."""
     size = chunk_rows(device, width)
     return [slice(start, min(start + size, rows)) for start in range(0, rows, size)]
 
 
 def map_chunks(function: Callable[[Tensor], Tensor], rows: Tensor, width: int) -> Tensor:
-    """Apply a function of rows [B, E] -> [B, F] to chunks of `rows` [T, E]; return [T, F]."""
+    """Return a function of rows [B, E] -> [B, F], applied to chunks of `rows` [T, E]: [T, F]."""
     parts = chunks(len(rows), rows.device, width)
     if len(parts) <= 1:
         return function(rows)

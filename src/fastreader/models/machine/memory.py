@@ -1,4 +1,4 @@
-"""Memory of a pass, and the number of tokens that fit in one."""
+"""Estimate the memory of a pass, and the number of tokens that fit in one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fastreader.models.machine.chunking import ASSUMED_WIDTH, chunk_rows
 _MAX_TOKENS = 65_536  # a larger pass multiplies no faster
 _SHARE = 0.6  # of the free memory, for the default budget
 _HARD_SHARE = 0.95  # of the free memory, for any one pass
-_ALLOCATED = 1.15  # memory taken per byte of tensors: gaps between tensors, empty slots of keys, small tensors
+_ALLOCATED = 1.15  # memory taken per byte of tensors, since there are gaps, empty slots of keys and small tensors
 _BLOCK = 256  # tokens that a thread processes at a time
 _LOGITS = 2_000_000  # values of a block of logits
 _SCANNED = 64  # tokens of a chunk of a scan
@@ -29,7 +29,7 @@ Forward = Literal["own", "upcast", "fused"]
 
 
 def free_bytes(device: torch.device) -> int:
-    """Return the free memory of `device` in bytes; on the CPU the smaller of the machine's and the container's."""
+    """Return the free memory of `device` in bytes, on the CPU the smaller of the machine's and the container's."""
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
         reusable = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
@@ -38,7 +38,7 @@ def free_bytes(device: torch.device) -> int:
 
 
 def return_freed() -> None:
-    """Return the memory that loading and the check freed to the system; glibc keeps it, more than the weights take."""
+    """Return freed memory to the system, since glibc keeps more after loading and the check than the weights take."""
     gc.collect()
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
     if trim is not None:  # musl has none
@@ -72,7 +72,7 @@ def bytes_per_token(config: Any, dtype: torch.dtype, forward: Forward, operands:
     attention = projected * (2 * size + min(dtype.itemsize, 4)) + head_size * heads * 2 * size
     experts = max(int(getattr(layer, "num_experts_per_tok", None) or 0) for layer in layer_configs(config))
     if forward == "upcast":
-        # a mixture of experts sums over all tokens at once, beside its input and what its shared experts give
+        # a mixture of experts sums over all tokens at once, besides its input and what its shared experts give
         mixed = 2 * hidden * size if experts else 0
         return 3 * hidden * size + mixed + attention
     inner = max(_inner_size(layer, hidden) for layer in layer_configs(config))
@@ -124,7 +124,7 @@ class Overhead:
         return self.fixed + threads + min(tokens, self.rows) * self.row_bytes
 
     def max_tokens(self, space: float, token_bytes: int) -> int:
-        """Return how many tokens fit in `space` bytes with the overhead; at least 1."""
+        """Return how many tokens fit in `space` bytes with the overhead, at least 1."""
         many = int((space - self.bytes(self.rows)) / token_bytes)
         few = int((space - self.bytes(0)) / (token_bytes + self.row_bytes))
         return max(1, many if many >= self.rows else min(few, self.rows))
@@ -142,7 +142,7 @@ def pass_overhead(config: Any, dtype: torch.dtype, device: torch.device, forward
         config: the text model's config.
         dtype: storage type of the weights.
         device: of the model.
-        forward: as for `bytes_per_token`; "own" has no overhead, its tokens include everything.
+        forward: see `bytes_per_token`. "own" has no overhead, its tokens include everything.
         products: how linear layers multiply, a precision of `ops.linear`.
     """
     if forward == "own":
@@ -173,7 +173,7 @@ def key_value_bytes(config: Any, dtype: torch.dtype) -> int:
 
 
 def _head_shape(config: Any) -> tuple[int, int, int]:
-    """Return (query heads, key heads, head size) of a layer's config; latent attention keeps keys of full size."""
+    """Return (query heads, key heads, head size) of a layer's config, with keys of full size in latent attention."""
     heads = int(getattr(config, "num_attention_heads", None) or 0)
     if not heads:  # a state-space model
         return 0, 0, 0
@@ -184,7 +184,7 @@ def _head_shape(config: Any) -> tuple[int, int, int]:
 
 
 def _inner_size(config: Any, hidden: int) -> int:
-    """Return the width of a layer's feed-forward; Gemma 3n lists one for each layer."""
+    """Return the width of a layer's feed-forward, the largest if the config lists one for each layer (Gemma 3n)."""
     sizes = getattr(config, "intermediate_size", None) or getattr(config, "n_inner", None) or 4 * hidden
     return max(sizes) if isinstance(sizes, (list, tuple)) else int(sizes)
 
@@ -243,7 +243,7 @@ def _machine_free() -> int:
 
 
 def _container_free(groups: tuple[tuple[Path, Path, Path], ...] = _GROUPS) -> int:
-    """Return the memory left below the container's limit; reclaimable file cache does not count as used."""
+    """Return the memory left below the container's limit, counting reclaimable file cache as free."""
     for limit, used, statistics in groups:
         try:
             most = limit.read_text().strip()

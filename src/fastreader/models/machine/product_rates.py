@@ -1,4 +1,4 @@
-"""Choice of how linear layers multiply on the CPU: the fastest way of this machine that keeps a precision's promise.
+"""Choose how linear layers multiply on the CPU: the fastest way of this machine that keeps a precision's promise.
 
 CPUs differ: with AMX bfloat16 is many times faster than float32, and some servers with AVX-512 BF16 multiply bfloat16
 at half the rate of float32. So small products are timed once and the rates kept in the cache folder.
@@ -47,7 +47,7 @@ def choose(precision: str, asked: str, rates: Rates | None = None) -> tuple[Prod
         precision: "fast", "high" or "exact".
         asked: "auto", or one that `ALLOWED` gives for the precision. `FASTREADER_PRODUCTS` replaces "auto" for
             precisions that allow what it names.
-        rates: GFLOP/s of each way; by default those of this machine, timed or from the cache folder.
+        rates: GFLOP/s of each way; by default of this machine, timed or from the cache folder.
 
     Raises:
         InputError: if `asked` is not allowed for the precision, or this machine cannot do it.
@@ -127,9 +127,9 @@ def ways() -> tuple[Products, ...]:
 
 
 def measure() -> Rates:
-    """Time each way on a product of 256 x 576 by 576 x 1536 in turn, and return the best GFLOP/s of each in one thread.
+    """Return the best GFLOP/s of each way in one thread, on products of 256 x 576 by 576 x 1536, timed alternately.
 
-    With several, other work on the machine would delay one of them most of the time, and the cache keep the result.
+    With several threads, other work on the machine would delay one of them most of the time.
     """
     from fastreader.ops.linear import linear, prepare
 

@@ -32,7 +32,7 @@ _IGNORED = {"position_ids", "cache_position", "use_cache", "return_dict", "outpu
 
 @dataclass(frozen=True)
 class SelectedRows:
-    """The new tokens whose final states are needed; the last layer may skip the others.
+    """The new tokens whose final states are needed, so that the last layer may skip the others.
 
     Attributes:
         indices: int64 [A], of the new tokens, ascending.
@@ -102,7 +102,7 @@ class TreePass:
         return states[0]
 
     def last_rows(self, layer: int, *, attending: bool = False) -> Tensor | None:
-        """Return the rows that a layer able to skip rows after its attention must return, int64 [A]; None for all.
+        """Return the rows that a layer must return if it can skip rows after its attention, int64 [A], or None for all.
 
         Args:
             layer: its index.
@@ -146,7 +146,7 @@ def attention_forward(
     slopes: Tensor | None = None,
     **others: Any,
 ) -> tuple[Tensor, None]:
-    """Compute attention over the packed tree; the function registered with transformers.
+    """Compute attention over the packed tree, as the function registered with transformers.
 
     Args:
         module: the attention layer, with its index in `layer_idx`.
@@ -216,7 +216,7 @@ def attention_forward(
     if (temperature := getattr(module, TEMPERATURE, None)) is not None:
         assert state.positions is not None
         query = temperature.applied(query, state.positions.to(query.device))
-    key, value = key.to(query.device), value.to(query.device)  # those of a layer on another device
+    key, value = key.to(query.device), value.to(query.device)  # of a layer on another device
     dtype = query.dtype
     if state.precision == "fast":
         query, key, value = query.bfloat16(), key.bfloat16(), value.bfloat16()

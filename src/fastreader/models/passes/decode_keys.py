@@ -1,4 +1,4 @@
-"""DecodeCache: keys and values of rows that each generate one token per step, over the cached keys of their prompts."""
+"""DecodeKeys: keys and values of rows that generate one token per step after cached prompts."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ class DecodeKeys:
         if layer == len(self._generated.keys):
             self._add_layer(layer, key, value)
         keys, values = self._generated.keys[layer], self._generated.values[layer]
-        new = self._new.to(key.device)  # layers may lie on several devices
+        new = self._new.to(key.device)  # layers may be on several devices
         keys.index_copy_(0, new, key)
         values.index_copy_(0, new, value)
         states = []
@@ -177,14 +177,14 @@ class DecodeKeys:
         self._generated.add_layer(layer, new_keys, new_values)
 
     def _plan_prompt(self) -> None:
-        """Choose how prompts are read; valid until rows leave."""
+        """Choose how prompts are read until rows leave."""
         self._tiled = not self._row_kernel or (not self._row_by_row and is_shared(self._tree, self._leaves))
         self._paths = Paths.empty(len(self._leaves)) if self._tiled else Paths.of(self._tree, self._leaves)
         if self._tiled:
             self._plan_tiles(self.next_positions)
 
     def _plan_tiles(self, positions: Int32Array) -> None:
-        """Plan tiles over the prompts' keys; valid until rows leave, with a window or slopes for these positions."""
+        """Plan tiles over the prompts' keys until rows leave, or for these positions with a window or slopes."""
         tree = self._tree
         self._prompt_keys = PackedKeys(
             tree.subtree_end, self._leaves, positions, tree.positions, self._device, self._impl

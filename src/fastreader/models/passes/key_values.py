@@ -1,4 +1,4 @@
-"""KeyValues: keys and values of tokens already computed; Reuse: which tokens of a tree they cover."""
+"""KeyValues: keys and values of computed tokens, and Reuse: which tokens of a tree they cover."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class KeyValues:
     tokens: int = 0
 
     def add_layer(self, layer: int, key: Tensor, value: Tensor) -> None:
-        """Store one layer; layers come in order."""
+        """Store the next layer."""
         assert layer == len(self.keys)
         self.keys.append(key.contiguous())
         self.values.append(value.contiguous())
@@ -46,7 +46,7 @@ class KeyValues:
         return next(iter((*self.keys, *states))).device
 
     def select(self, rows: IntArray) -> None:
-        """Drop all tokens but these, int64 [R]; layer by layer, so at most one layer is held twice."""
+        """Drop all tokens but these, int64 [R], layer by layer, so that at most one layer is held twice."""
         if len(rows) == len(self):
             return
         self.tokens = len(rows)
@@ -55,7 +55,7 @@ class KeyValues:
                 tensors[layer] = old[torch.from_numpy(rows).to(old.device)]
 
     def extend(self, other: KeyValues) -> None:
-        """Append the tokens of `other`, which has as many layers and is empty afterwards; its states are not moved."""
+        """Append the tokens of `other`, which has as many layers and is empty afterwards, without its states."""
         self.tokens += other.tokens
         for tensors, others in ((self.keys, other.keys), (self.values, other.values)):
             for layer, new in enumerate(others):
@@ -104,7 +104,7 @@ class Reuse:
         return sum(len(part.indices) for part in self.cached)
 
     def join(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Return keys and values of the whole tree [T, Hk, ...] from those of the computed tokens [C, Hk, ...]."""
+        """Return keys and values of the whole tree [T, Hk, ...] given the computed tokens' [C, Hk, ...]."""
         device = key.device
         computed, total = torch.from_numpy(self.computed).to(device), len(self.computed) + self.num_cached
         keys, values = (new.new_empty(total, *new.shape[1:]) for new in (key, value))
@@ -120,7 +120,7 @@ class Reuse:
         return np.searchsorted(self.computed, indices)
 
     def local_parents(self, parent: IntArray) -> IntArray:
-        """Return the parents of the computed tokens among these, int64 [C]; -2 - r for row r of `states`, -1 for none.
+        """Return the parents of the computed tokens among these, int64 [C], -2 - r for row r of `states`, -1 for none.
 
         Args:
             parent: int64 [T], of the whole tree.

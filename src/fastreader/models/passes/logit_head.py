@@ -1,4 +1,4 @@
-"""LogitHead: all logits of a few rows, for choosing the next token."""
+"""LogitHead: all logits of a few rows, from which the next tokens are chosen."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SORTED_COPIES = 16  # on a GPU, where draws from a nucleus sort all logits
 
 
 class LogitHead:
-    """The LM head as float32 logits; scoring never holds them and has its own op (`ops.linear_logprob`).
+    """The LM head as float32 logits, which scoring never holds (`ops.linear_logprob`).
 
     On first use the weight is laid out for the kernels, which takes the memory of one more LM head.
 

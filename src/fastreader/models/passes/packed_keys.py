@@ -1,4 +1,4 @@
-"""The keys that new tokens of a pass attend to: a protocol, and the keys of a packed tree."""
+"""AttentionKeys: what the new tokens of a pass attend to, and PackedKeys: keys of a packed tree."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class PackedKeys:
         query_positions, key_positions: int32 [Tq] and [Tk], depths, for layers with a window or slopes.
         device: of the model.
         impl: implementation of `tree_attention`, "auto" or by name.
-        tables: what goes to the device with the tables of the same pass; None for a copy of their own.
+        tables: what goes to the device with the tables of the same pass; None for a separate copy.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class PackedKeys:
         self._arrays: list[Uploaded | None] = []
         for array in (subtree_end, nodes, query_positions, key_positions):
             self._arrays.append(None if array is None else self._tables.upload.add(array))
-        self._arrived: dict[torch.device, list[Tensor | None]] = {}  # layers may lie on several devices
+        self._arrived: dict[torch.device, list[Tensor | None]] = {}  # layers may be on several devices
 
     def _on(self, device: torch.device) -> list[Tensor | None]:
         """Return the tables on the device of a layer, once they have arrived there."""
@@ -142,7 +142,7 @@ class PackedKeys:
 
 
 class TreeKeys:
-    """Keys of a packed tree; its new tokens attend to each other and to cached ones.
+    """Keys of a packed tree, whose new tokens attend to each other and to cached ones.
 
     Args:
         tree: the tree.
@@ -151,7 +151,7 @@ class TreeKeys:
         key_values: filled with every layer's keys and values of the whole tree; None to keep none.
         impl: implementation of the op, "auto" or by name.
         rows: int64 [A], the new tokens that have queries; None for all.
-        tables: as for `PackedKeys`.
+        tables: see `PackedKeys`.
     """
 
     def __init__(

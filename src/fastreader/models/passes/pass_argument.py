@@ -1,4 +1,4 @@
-"""Handing a pass down to attention: by forward keyword arguments, or on the modules if a model drops those.
+"""Give every attention call the current pass: as a forward keyword, or on the modules if the model drops keywords.
 
 Most families pass keyword arguments on to every attention call. Where some do not (StableLM, Nemotron), the attention
 modules hold the pass while it runs. They belong to a reader's private copy, which runs one pass at a time.
@@ -26,7 +26,7 @@ class NotHandedDownError(UnsupportedModelError):
 
 
 def run_with(model: Any, state: Any, arguments: dict[str, Any]) -> Any:
-    """Return what a model's base returns when its attention modules are handed a pass.
+    """Return what a model's base returns when its attention modules receive a pass.
 
     Args:
         model: a structural copy, which remembers whether its attention modules must hold the pass.

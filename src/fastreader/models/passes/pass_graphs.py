@@ -1,7 +1,7 @@
-"""PassGraphs: passes recorded for trees of about one size and replayed for others, whose tables take their place.
+"""PassGraphs: passes recorded for trees of about one size and replayed with the tables of other trees.
 
 Nothing of a tree reaches a pass but the numbers in its tables and their lengths. So a tree is filled up with single
-tokens to the size of its bucket, and the tables go to where those of the recorded pass were. Tiles and blocks have some
+tokens to the size of its bucket, and its tables overwrite the recorded pass's tables. Tiles and blocks have some
 room: tiles of zeros are empty, and end at once.
 """
 
@@ -106,7 +106,7 @@ class PassGraphs:
 
     @torch.inference_mode()
     def score(self, tree: PrefixTree) -> LogprobStats | None:
-        """Return what `TreeModel.score` does; None if the tree's pass is not to be recorded.
+        """Return what `TreeModel.score` does, or None if the tree's pass is not to be recorded.
 
         That is so for a bucket's first tree, and for trees so large that the device is busy while the host launches.
         """
@@ -149,7 +149,7 @@ class _PassGraph:
         return stats
 
     def replay(self, tree: PrefixTree) -> LogprobStats | None:
-        """Compute another tree's pass; None if its tables do not fit."""
+        """Compute another tree's pass, or return None if its tables do not fit."""
         assert self._recorded is not None
         self._upload.again()
         try:

@@ -1,4 +1,4 @@
-"""PassTables: all tables of a pass, which go to the device in one copy before its first layer."""
+"""PassTables: all tables of a pass, copied to the device together before its first layer."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class PassTables:
 
     Args:
         device: of the model.
-        shapes: those of earlier passes, to which this one adds its own; None to foresee no schedule.
-        upload: what takes the tables to the device; None for one of their own.
+        shapes: of earlier passes, to which this one adds its own; None to foresee no schedule.
+        upload: what takes the tables to the device; None for a separate one.
 
     Attributes:
         scheduled: whether the device's kernels take schedules, which are then added and noted.
@@ -36,7 +36,7 @@ class PassTables:
         self.scheduled = triton_support.on_gpu(device)
 
     def add_schedules(self, plan: AttentionPlan) -> Array:
-        """Add a plan's schedules for the known shapes; return the nodes of its queries as the kernels take them."""
+        """Add a plan's schedules for the known shapes, and return the nodes of its queries as the kernels take them."""
         if len(plan.query_node):
             for shape, chunked in self._shapes:
                 used = plan.chunked(shape.window) if chunked and shape.window is not None else plan

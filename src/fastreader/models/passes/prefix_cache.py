@@ -48,7 +48,7 @@ class PrefixCache:
         return self._count
 
     def add(self, tree: PrefixTree, key_values: KeyValues) -> None:
-        """Cache a tree's keys and values, except those of tokens already cached; all its sequences share one regime.
+        """Cache the keys and values of a tree, whose sequences share one regime, except of tokens already cached.
 
         Takes ownership of `key_values`.
         """
@@ -67,14 +67,14 @@ class PrefixCache:
             self._parts[-1].extend(last)
 
     def count_new(self, trees: Sequence[PrefixTree]) -> int:
-        """Return the number of tokens that these trees would add; a token that several of them share counts once."""
+        """Return the number of tokens that these trees would add, counting shared ones once."""
         added: dict[tuple[int, int, int], int] = {}
         for tree in trees:
             self._number_new(tree, added)
         return len(added)
 
     def _add_states(self, states: RecurrentStates, nodes: list[int]) -> None:
-        """Cache the states after tokens that have none so far; `nodes` are those of the tree's tokens."""
+        """Cache the states after tokens that have none so far, given the nodes of all tokens of the tree."""
         if self._states is None:
             self._states = {}
         tokens = states.tokens.tolist()
@@ -83,7 +83,7 @@ class PrefixCache:
         self._states |= {nodes[tokens[row]]: (own, place) for place, row in enumerate(new)}
 
     def _number_new(self, tree: PrefixTree, added: dict[tuple[int, int, int], int]) -> tuple[list[int], list[int]]:
-        """Add the tree's uncached tokens to `added`; return their packed indices, and the nodes of all tokens."""
+        """Add the tree's uncached tokens to `added`, and return their packed indices and the nodes of all tokens."""
         regime = self._regime(tree)
         nodes: list[int] = []
         indices: list[int] = []
@@ -97,7 +97,7 @@ class PrefixCache:
         return indices, nodes
 
     def lookup(self, tree: PrefixTree) -> Reuse | None:
-        """Return the cached tokens of a tree, or None if no token is cached; its sequences share one regime.
+        """Return the cached tokens of a tree whose sequences share one regime, or None if no token is cached.
 
         A token whose hidden state is needed (the last of a prompt, or before a scored token) is computed even if its
         keys are cached.
@@ -126,7 +126,7 @@ class PrefixCache:
         return Reuse(np.flatnonzero(node < 0), cached, states)
 
     def _states_before(self, node: IntArray, parent: npt.NDArray[np.int32]) -> RecurrentStates:
-        """Return the states that computed tokens start from; a cached token without one is computed too.
+        """Return the states that computed tokens start from, after marking cached tokens without one as computed.
 
         Args:
             node: [T], of the cached tokens, -1 for computed ones; changed in place.

@@ -1,4 +1,4 @@
-"""PreparedPass: what the host makes of a tree before its pass, so that the pass itself needs only the device."""
+"""PreparedPass: what the host prepares of a tree, so that its pass needs only the device."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class PreparedPass:
         key_values: KeyValues | None = None,
         rows: IntArray | None = None,
     ) -> PreparedPass:
-        """Prepare a pass; the other arguments are those of `TreeModel.hidden`."""
+        """Prepare a pass, see `TreeModel.hidden`."""
         keys = TreeKeys(tree, device, reuse, key_values, impl, tables=tables)
         computed = slice(None) if reuse is None else reuse.computed
         tokens = tables.upload.add(tree.token_ids[computed])

@@ -1,4 +1,4 @@
-"""Temperature of queries by position, as Llama 4's layers without a rotary embedding have it.
+"""Scale queries by their position, as Llama 4's layers without a rotary embedding do.
 
 transformers takes a query's position from its place in the input, which in a packed tree is the place in the packing.
 So the factor is applied here instead, from the positions of the pass.

@@ -1,4 +1,4 @@
-"""States of recurrent layers: those after chosen tokens, and the pass that computes them."""
+"""RecurrentStates: states after chosen tokens, and PathStates: the recurrences of a pass that computes them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class RecurrentStates:
 
     @property
     def most_heads(self) -> int:
-        """Most heads of a state that is a matrix for each of them, [K, H, D, Dv]; 0 without such a state."""
+        """Largest number of heads of states that are matrices, [K, H, D, Dv], or 0 without such states."""
         return max((t.shape[1] for t in self.tensors.values() if t.dim() == 4), default=0)
 
     @property

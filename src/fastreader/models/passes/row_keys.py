@@ -1,4 +1,4 @@
-"""RowCache: keys and values of rows that write on a GPU, where a step takes nothing from the host."""
+"""RowKeys: keys and values for generation on a GPU, where a step needs no data from the host."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ FINISHED = -1  # the position of a row that sees nothing any more
 
 
 class RowKeys:
-    """Keys and values of rows that each write one token a step: their prompts' and their new tokens'.
+    """Keys and values of rows that each generate one token per step: their prompts' and their new tokens'.
 
-    As `DecodeCache`, with the rows' positions on the device and room for all new tokens, so that every step makes the
+    As `DecodeKeys`, with the rows' positions on the device and room for all new tokens, so that every step makes the
     same launches on the same memory.
 
     Args:
@@ -55,7 +55,7 @@ class RowKeys:
         return self._tree.positions[self._leaves] + np.int32(1)
 
     def _plan(self, upload: Upload) -> None:
-        """Lay out what each row sees; valid until rows leave."""
+        """Lay out what each row sees until rows leave."""
         start = (self._slots * self._capacity).astype(np.int32)
         new = start, start + np.int32(self._capacity), self._first()
         lengths = [len(self._prompt), self._slot_count * self._capacity]

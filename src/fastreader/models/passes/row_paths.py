@@ -1,4 +1,4 @@
-"""Paths: the keys of their prompts that rows see, as ranges."""
+"""Paths: which keys of their prompts rows see, as ranges."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Int32Array = npt.NDArray[np.int32]
 
 @dataclass(frozen=True, eq=False)
 class Paths:
-    """Paths from the root to each row's leaf, as ranges of packed indices; the last range is for generated tokens.
+    """Paths from the root to each row's leaf, as ranges of packed indices, and a last range for generated tokens.
 
     Attributes:
         row_ptr: int32 [B + 1].
@@ -45,7 +45,7 @@ class Paths:
             seen = np.flatnonzero(tree.subtree_end[: leaf + 1] > leaf)
             first = np.flatnonzero(np.diff(seen, prepend=-2) != 1)
             last = np.append(first[1:], len(seen)) - 1
-            # the range of generated tokens follows those of the prompt
+            # the range of generated tokens follows the prompt's ranges
             paths.append(np.stack([np.append(seen[first], 0), np.append(seen[last] + 1, 0), np.append(first, 0)]))
             sizes.append(len(first) + 1)
         parts = list(map(paths.__getitem__, inverse.tolist()))

@@ -1,4 +1,4 @@
-"""Structural copies of models: modules of their own around the same weights."""
+"""Copy a model's structure: new modules around the same weights."""
 
 from __future__ import annotations
 

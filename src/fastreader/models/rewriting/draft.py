@@ -61,7 +61,7 @@ class Draft:
 
     @cached_property
     def context(self) -> int | None:
-        """Longest input that the config allows, in tokens; None if it sets no limit."""
+        """Longest input that the config allows, in tokens, or None if it sets no limit."""
         return context_length(self.config, rotary_regimes(self.config))
 
     @property

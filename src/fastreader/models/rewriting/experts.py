@@ -1,8 +1,8 @@
-"""The experts of a mixture, one linear layer a matrix, run on the tokens that the model's router sends them.
+"""Run each expert of a mixture on the tokens that the model's router sends it, one linear layer a matrix.
 
 transformers keeps the experts of a layer in stacked parameters and names how they are laid out
 (`use_experts_implementation`); routing, shared experts and the gate's function stay transformers' own code. Llama 4,
-LongCat, DBRX and JetMoE have layouts of their own.
+LongCat, DBRX and JetMoE have other layouts.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class SortedExperts(nn.Module):
 
 
 class GatedExperts(SortedExperts):
-    """Experts that multiply an activated gate by another product: the half that the undescribed layouts share."""
+    """Gated experts, act(gate) * up: the base class for layouts that transformers does not describe."""
 
     def __init__(self, activation: Any, experts: list[Expert]) -> None:
         nn.Module.__init__(self)
@@ -109,7 +109,7 @@ class GatedExperts(SortedExperts):
 
 
 class ScaledExperts(GatedExperts):
-    """Llama 4's: every token comes once for each expert, scaled by the router, or zeros if it is not sent there."""
+    """Llama 4's experts, which get every token scaled by the router, or zeros if it is not sent there."""
 
     def __init__(self, module: Any) -> None:
         super().__init__(
@@ -142,7 +142,7 @@ class ScaledExperts(GatedExperts):
 
 
 class ExpertsOrNone(GatedExperts):
-    """LongCat's: some of those that a router chooses from return the token itself."""
+    """LongCat's experts, of which some return the token itself."""
 
     def __init__(self, module: Any) -> None:
         count = len(module.down_proj)  # the other stack has rows for those that compute nothing, too
@@ -174,7 +174,7 @@ class ExpertsOrNone(GatedExperts):
 
 
 class SplitExperts(GatedExperts):
-    """DBRX's: three matrices, in which the experts follow each other."""
+    """DBRX's experts: three matrices, in which the experts follow each other."""
 
     def __init__(self, module: Any) -> None:
         gates, ups, downs = (
@@ -208,7 +208,7 @@ class SplitExperts(GatedExperts):
 
 
 class ParallelExperts(nn.Module):
-    """JetMoE's: one matrix an expert, on tokens that come sorted by expert."""
+    """JetMoE's experts: one matrix each, on tokens that come sorted by expert."""
 
     def __init__(self, module: Any) -> None:
         super().__init__()

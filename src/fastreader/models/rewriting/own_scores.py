@@ -1,4 +1,4 @@
-"""Attention modules that compute their scores in their own code, given the packed attention instead.
+"""Give the packed attention to modules that compute attention scores in their own code.
 
 These families do not call transformers' attention interface. In a reader's private copy of the model, the function
 that maps queries, keys and values to attention's output is replaced; projections and rotary embeddings stay the

@@ -1,4 +1,4 @@
-"""Linear layers of quantised checkpoints, which run as their library wrote them inside a float32 pass."""
+"""Run linear layers of quantised checkpoints by their library inside a float32 pass."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PLAIN: tuple[type, ...] = (nn.Parameter, Tensor, BlockTensor)
 _FLOATING = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 # Kernels raise these for a device, a type or a shape that they do not support.
 _CANNOT_RUN = (ImportError, RuntimeError, NotImplementedError, TypeError, ValueError, AssertionError)
-_COMPANY = 1e-3  # of a row's size: several bits of bfloat16, but less than the step of an 8-bit scale
+_OTHERS = 1e-3  # of a row's size: several bits of bfloat16, but less than the step of an 8-bit scale
 _LOUD = 100.0  # times the other rows, so that a scale they share is of no use to them
 
 
@@ -34,12 +34,12 @@ def is_plain(module: nn.Module) -> bool:
 
 
 def is_own(module: nn.Module) -> bool:
-    """Return whether a module of a quantised model is a linear layer with products of its own."""
+    """Return whether a module of a quantised model is a linear layer that its library multiplies."""
     return hasattr(module, "in_features") and hasattr(module, "out_features") and not is_plain(module)
 
 
 def method(model: Any) -> str:
-    """Return the library or scheme that quantised a model, as its config names it; empty if it is not quantised.
+    """Return the library or scheme that quantised a model, as its config names it, or "" if it is not quantised.
 
     A model that was quantised in place, as torchao's `quantize_` does, is named by the type of a weight.
     """
@@ -69,7 +69,7 @@ def settle(model: Any) -> None:
 
 
 def taken_over(model: Any) -> Any:
-    """Return a loaded model whose modules hold their weights themselves; compressed-tensors keeps them elsewhere."""
+    """Return a loaded model whose modules hold their weights, which compressed-tensors keeps elsewhere."""
     if method(model) == "compressed-tensors":
         from compressed_tensors.offload.dispatch import remove_dispatch
 
@@ -79,7 +79,7 @@ def taken_over(model: Any) -> Any:
 
 
 class OwnLinear(nn.Module):
-    """A quantised linear layer, called as it is on the type it expects; its result has the type of the input.
+    """A quantised linear layer, called on the type that it expects, with a result in the type of the input.
 
     The layer belongs to the caller's model, whose state it may hold, so it is not a submodule here.
 
@@ -118,7 +118,7 @@ class OwnLinear(nn.Module):
 
 @contextmanager
 def stood_in(*models: Any) -> Iterator[bool]:
-    """Within the block, let other linear maps stand in for quantised layers; yield whether there are any.
+    """Within the block, replace quantised layers by other linear maps, and yield whether there are any.
 
     A layer that rounds its input makes much of float32's last bits. Each output of a stand-in, the same in all
     models, is a signed sum of two inputs, so that what stands around the layers can be compared closely.
@@ -192,16 +192,16 @@ def check_independent(model: Any, name: str) -> None:
             kind = type(layer.own[0]).__name__
             raise UnsupportedModelError(f"{name}: {where} ({kind}) does not run here: {error}") from error
         off = float(((among - alone).norm(dim=-1) / alone.norm(dim=-1).clamp_min(1e-30)).max())
-        if not off <= _COMPANY:
+        if not off <= _OTHERS:
             raise UnsupportedModelError(
-                f"{name}: {where} ({type(layer.own[0]).__name__}) gives a token another result in other company, by "
-                f"{off:.2g} of its size (allowed: {_COMPANY}): it scales or splits all tokens of a call together"
+                f"{name}: {where} ({type(layer.own[0]).__name__}) changes a token's result with the others of a call, "
+                f"by {off:.2g} of its size (allowed: {_OTHERS}): it scales or splits all tokens of a call together"
                 + (" (not with llm_int8_threshold=0.0)" if type(layer.own[0]).__name__ == "Linear8bitLt" else "")
             )
 
 
 def described(model: Any) -> str:
-    """Return the kinds of quantised layers of a structural copy in words; empty without such layers."""
+    """Return the kinds of quantised layers of a structural copy in words, or "" without such layers."""
     kinds = Counter(_kind(part.own[0]) for part in model.modules() if isinstance(part, OwnLinear))
     return ", ".join(f"{count} quantised linear ({kind})" for kind, count in kinds.items())
 

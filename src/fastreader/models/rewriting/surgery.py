@@ -54,7 +54,7 @@ def declares_parameters(module: nn.Module) -> bool:
 
 
 def container_of_weights(module: nn.Module) -> type:
-    """Return the class of the mapping that holds a module's parameters; compressed-tensors has one of its own."""
+    """Return the class of the mapping that holds a module's parameters, which compressed-tensors replaces."""
     return type(module._parameters)
 
 
@@ -113,7 +113,7 @@ class Exchange:
 
 
 def forward_of(module: nn.Module) -> FunctionType | None:
-    """Return the forward function of a module's class without decorators; None if it is not a Python function."""
+    """Return the forward function of a module's class without decorators, or None if it is not a Python function."""
     forward = inspect.unwrap(type(module).forward)
     return forward if isinstance(forward, FunctionType) else None
 
@@ -125,12 +125,12 @@ def names_used(function: FunctionType) -> dict[str, Any]:
 
 
 def file_of(function: Any) -> str:
-    """Return the file that defines a function; empty for anything else."""
+    """Return the file that defines a function, or "" for anything else."""
     return getattr(getattr(function, "__code__", None), "co_filename", "")
 
 
 def rebind(module: nn.Module, replaced: dict[str, Any]) -> None:
-    """Let a module's forward find other functions under the names that it uses; its class is not changed."""
+    """Let a module's forward, but not its class, find other functions under the names that it uses."""
     own = forward_of(module)
     assert own is not None
     forward = FunctionType(
@@ -150,14 +150,14 @@ def method_of(module: nn.Module, name: str) -> Callable[..., Any]:
 
 
 def choose_attention(model: Any, name: str) -> str:
-    """Let a model's attention run by a function registered under a name; return the name used before."""
+    """Let a function registered under a name run a model's attention, and return the name used before."""
     before: str = model.config._attn_implementation
     model.config._attn_implementation = name
     return before
 
 
 def choose_plain_experts(model: Any) -> None:
-    """Let a model's experts run by transformers' plain code; grouped products have no float64."""
+    """Let transformers' plain code run a model's experts, because grouped products have no float64."""
     if hasattr(model.config, "_experts_implementation"):
         model.config._experts_implementation = "eager"
 
@@ -235,7 +235,7 @@ def remove_accelerate(model: nn.Module) -> str | None:
 
 
 def _restore(module: nn.Module, hook: Any, made: dict[int, nn.Parameter]) -> str | None:
-    """Put the weights that a hook keeps into a module; return the name of one that is on a disk, or None."""
+    """Put the weights that a hook keeps into a module, and return the name of one that is on a disk, or None."""
     from accelerate.utils import named_module_tensors
 
     for key, tensor in list(named_module_tensors(module, recurse=hook.place_submodules)):
@@ -243,7 +243,7 @@ def _restore(module: nn.Module, hook: Any, made: dict[int, nn.Parameter]) -> str
             continue
         value = _kept(hook.weights_map, key)
         if value is None:
-            return key
+            return str(key)
         path, _, leaf = key.rpartition(".")
         owner = module.get_submodule(path)
         if leaf in owner._buffers:

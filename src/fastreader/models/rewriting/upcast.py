@@ -1,4 +1,4 @@
-"""Upcasting a model's modules: products run in the stored type, everything else in float32.
+"""Upcast a model's modules: products run in the stored type, everything else in float32.
 
 Norms, rotary embeddings, residual sums and activations stay transformers' own code, run on float32. Only the linear
 layer (`ops.linear` in the chosen precision) and the embedding are replaced, so one mechanism serves every family and no
@@ -28,7 +28,7 @@ from fastreader.ops.linear import BlockTensor
 
 
 class UpcastEmbedding(nn.Module):
-    """An embedding with rows in `dtype`; a factor on the rows (Gemma's) is the module's own, applied after upcasting.
+    """An embedding with rows in `dtype`, multiplied after upcasting by the module's factor, if any (Gemma's).
 
     The factor is a tensor in the type of the weights: 25.25 for 640 ** 0.5 = 25.298 in bfloat16, and models were
     trained with what it rounds to.
@@ -67,7 +67,7 @@ class Chunked(nn.Module):
         self.inner = inner
 
     def forward(self, input: Tensor) -> Tensor:
-        """Map [1, T, E] to [1, T, F]; an input of another shape is not split."""
+        """Map [1, T, E] to [1, T, F] in chunks, and an input of another shape at once."""
         if input.dim() != 3:
             result: Tensor = self.inner(input)
             return result
@@ -75,7 +75,7 @@ class Chunked(nn.Module):
 
 
 def why_not_upcast(model: Any) -> str | None:
-    """Return why a model's own modules must run as they are; None if they can be upcast."""
+    """Return why a model's own modules must run as they are, or None if they can be upcast."""
     mixtures = tuple(f"{block}." for block in blocks(model.base_model))
     mixtures += tuple(f"{name}." for name, _ in mixers(model))  # convolutions and gates of a recurrence are small too
     alone = {module for _, module in mixers(model)}
@@ -83,7 +83,7 @@ def why_not_upcast(model: Any) -> str | None:
     for name, module in model.base_model.named_modules():
         if is_plain(module) or isinstance(module, nn.Embedding) or kind_of(module) or (own and is_own(module)):
             continue
-        if name.startswith(mixtures) or module in alone:  # what stands beside experts is their router, which is small
+        if name.startswith(mixtures) or module in alone:  # what is next to experts is their router, which is small
             continue
         for parameter, tensor in module.named_parameters(recurse=False):
             if tensor.dim() > 1:
@@ -99,7 +99,7 @@ def replace_experts(draft: Draft) -> None:
 
 
 def upcast(draft: Draft) -> None:
-    """Replace the linear layers and embeddings of a structural copy; all other tensors become float32 or float64.
+    """Replace the linear layers and embeddings of a structural copy, and convert all other tensors.
 
     The parameters' own tensors are not written to.
     """

@@ -1,4 +1,4 @@
-"""A fused forward for what most decoder families share, used only where it gives transformers' numbers."""
+"""Fuse what most decoder families share, where the result has transformers' numbers."""
 
 from fastreader.models.rewriting.fused.attention import FusedAttention
 from fastreader.models.rewriting.fused.layer import FusedEnd, FusedLayer

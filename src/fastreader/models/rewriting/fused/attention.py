@@ -1,4 +1,4 @@
-"""Projections, rotary embedding and attention of one layer."""
+"""FusedAttention: projections, rotary embedding and attention of one layer."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class FusedAttention(nn.Module):
         past_key_values: Any = None,
         **others: Any,
     ) -> tuple[Tensor, None]:
-        """Map [1, T, E] to [1, T, E]; the arguments are those of transformers' attention layers."""
+        """Map [1, T, E] to [1, T, E], with the arguments of transformers' attention layers."""
         query, key, value = self.project(hidden_states[0], position_embeddings)
         out = self.attend(query, key, value, attention_mask=attention_mask, **others)
         if self.gate is not None:

@@ -1,4 +1,4 @@
-"""A decoder layer in two sweeps over chunks of tokens with its mixer between them, or by `ops.decoder_layer`."""
+"""Run a decoder layer in two sweeps over chunks of tokens with its mixer between them, or by `ops.decoder_layer`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fastreader.ops.linear.cpu import GATE_MULTIPLE
 
 
 class NormNames(NamedTuple):
-    """Names of a layer's norms; None if the layer has no such norm.
+    """Names of a layer's norms, or None for a norm that it lacks.
 
     Attributes:
         before_attention, before_feed_forward: norms of the inputs.
@@ -74,7 +74,7 @@ class FusedEnd(nn.Module):
 
     @contextmanager
     def exact(self) -> Iterator[None]:
-        """Within the block, round nothing to bfloat16; the layer's linear layers have an `exact` of their own."""
+        """Within the block, round nothing to bfloat16 outside of linear layers, which have an `exact` too."""
         kept = self.rounds, self.end
         self.rounds, self.end = False, None
         try:
@@ -131,9 +131,6 @@ class FusedLayer(FusedEnd):
 
     A chunk also goes from the norm to rotated queries while it is in cache, so nothing wider than a query exists for
     all tokens at once.
-
-    Args:
-        module, names, factor: as for `FusedEnd`.
     """
 
     self_attn: FusedAttention
@@ -156,7 +153,7 @@ class FusedLayer(FusedEnd):
             self.start = kept
 
     def forward(self, hidden_states: Tensor, position_embeddings: Angles | None = None, **others: Any) -> Tensor:
-        """Change [1, T, E] in place and return it; the other arguments are those of transformers' layers.
+        """Change [1, T, E] in place and return it, given the arguments of transformers' layers.
 
         The last layer returns [1, A, E] if the pass needs only A rows.
         """

@@ -1,6 +1,6 @@
-"""Matching a model's modules to fused counterparts, which replace them only if they give the same numbers.
+"""Match a model's modules to fused counterparts, which replace them only if they give the same numbers.
 
-transformers' code stays the definition. After a model has been upcast (`models.upcast`), each norm, feed-forward and
+transformers' code stays the definition. After a model has been upcast, each norm, feed-forward and
 attention with familiar parts gets a fused counterpart (`ops.pointwise`, joined projections). Both run on the same
 inputs, and the counterpart replaces the module only if they agree to rounding: also on large values, which some
 families clip, and at the last positions, where some scale their queries. So a family that computes something else keeps
@@ -244,7 +244,7 @@ def _layer(module: nn.Module, calls: list[LayerCall], precision: str, mixed: boo
 
 
 def _candidates(module: nn.Module, mixed: bool) -> Iterator[FusedEnd]:
-    """Yield what a layer may be; only in models with recurrences (`mixed`) mixers of transformers' own code count."""
+    """Yield what a layer may be, around transformers' mixers only in models with recurrences (`mixed`)."""
     if not isinstance(module.mlp, FusedFeedForward):
         return
     children = {name for name, child in module.named_children() if not isinstance(child, nn.Dropout)}
@@ -265,7 +265,7 @@ def _candidates(module: nn.Module, mixed: bool) -> Iterator[FusedEnd]:
 
 
 def _same_unrounded(module: nn.Module, fused: FusedEnd, call: LayerCall) -> bool:
-    """Return whether both give the same if nothing is rounded; sums in another order may round to a neighbour."""
+    """Return whether both give the same if nothing is rounded, since sums in another order may round to a neighbour."""
     kept = call.state.precision
     with ExitStack() as stack:
         for part in fused.modules():  # both have the same mixer and feed-forward

@@ -1,4 +1,4 @@
-"""A decoder layer with a mixer of transformers' own code, a recurrence or attention, and the rest of it fused."""
+"""MixedLayer: a decoder layer around transformers' code of its mixer, a recurrence or attention."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class MixedLayer(FusedEnd):
     """A decoder layer whose mixer runs as it is, without its last projection.
 
     Args:
-        module, mixer, names, factor: as for `FusedEnd`.
+        module, mixer, names, factor: see `FusedEnd`.
         projection: name of the mixer's last step.
     """
 
@@ -31,7 +31,7 @@ class MixedLayer(FusedEnd):
         self._takes = None if any(p.kind is p.VAR_KEYWORD for p in parameters.values()) else frozenset(parameters)
 
     def forward(self, hidden_states: Tensor, **arguments: Any) -> Tensor:
-        """Change [1, T, E] in place and return it; the arguments are those of transformers' layers.
+        """Change [1, T, E] in place and return it, given the arguments of transformers' layers.
 
         The last layer returns [1, A, E] if the pass needs only A rows.
         """

@@ -1,4 +1,4 @@
-"""Linear layers, norm and gated feed-forward on float32 activations."""
+"""Linear layers, norms and gated feed-forward on float32 activations."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _GATED_VALUES = 2**18  # of a part: 1 MB
 
 
 class UpcastLinear(nn.Module):
-    """A linear layer on float32 activations; the weight stays as stored, or in the layout of the kernels."""
+    """A linear layer on float32 activations, with its weight as stored or in the layout of the kernels."""
 
     def __init__(self, layer: nn.Linear, precision: str) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class UpcastLinear(nn.Module):
 
     @contextmanager
     def exact(self) -> Iterator[None]:
-        """Within the block, multiply the weight as stored in the type of the input; see `JoinedLinear.exact`."""
+        """Within the block, multiply the weight as stored in the type of the input, see `JoinedLinear.exact`."""
         kept = self._weight, self.precision
         self._weight, self.precision = self.stored[0].weight.detach(), "exact"
         try:
@@ -127,12 +127,12 @@ class JoinedLinear(nn.Module):
         return linear(rows, self._weights[0], self._biases[0], precision=self.precision)
 
     def forward(self, rows: Tensor) -> list[Tensor]:
-        """Map [T, E] to [T, F] for each layer; the results may be views of one tensor."""
+        """Map [T, E] to [T, F] for each layer, which may be views of one tensor."""
         parts = [linear(rows, w, b, precision=self.precision) for w, b in zip(self._weights, self._biases, strict=True)]
         return parts if len(parts) == len(self.widths) else list(torch.split(parts[0], self.widths, dim=1))
 
     def gated(self, rows: Tensor, activation: str) -> Tensor:
-        """Map [T, E] to [T, F] in the type of the next product; the first half of the outputs gates the second."""
+        """Map [T, E] to [T, F] in the type of the next product, the first half of the outputs gating the second."""
         bf16 = self.precision == "fast"
         if len(self._weights) > 1:
             gates, up = self(rows)
@@ -212,7 +212,7 @@ class FusedFeedForward(nn.Module):
 
 
 def can_split(layer: nn.Linear, precision: str) -> bool:
-    """Return whether parts of a layer may be layers of their own: their weights are copied by the kernels anyway."""
+    """Return whether a layer may be split, because the kernels copy its weights anyway."""
     weight = layer.weight.detach()
     return not isinstance(weight, BlockTensor) and isinstance(prepare(weight[:1], precision), PackedWeight)
 

@@ -35,7 +35,7 @@ class FusedStep:
         layers: the decoder layers.
         norm: of the final states.
         grids: how many rows of positions `rotary` takes (Qwen-VL's places in time, height and width, which are equal in
-            text); None for one, without a dimension of its own.
+            text); None for one, without a separate dimension.
     """
 
     embedding: nn.Module
@@ -65,7 +65,7 @@ class FusedStep:
             try:
                 same = all(step.gives_the_bits(draft, start) for start in draft.starts)
             except (TypeError, ValueError, IndexError) as error:
-                reason = reason or f"its parts take other arguments than those of Llama ({error})"
+                reason = reason or f"its parts take other arguments than Llama's ({error})"
             else:
                 return step if same else "the model does more than embed, run its layers and normalise"
         return reason

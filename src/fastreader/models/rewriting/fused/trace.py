@@ -1,4 +1,4 @@
-"""Tracing the inputs and outputs of a model's layers on a few tokens."""
+"""Trace the inputs and outputs of a model's layers on a few tokens."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class LayerCall:
 
 
 def trace_attention(draft: Draft, start: int) -> dict[str, AttentionCall]:
-    """Run a few tokens from position `start` with exact products; return each attention layer's call by its name."""
+    """Return each attention layer's call, by its name, for a few tokens from position `start` with exact products."""
     calls: dict[str, AttentionCall] = {}
     seen: dict[int, AttentionInputs] = {}
 
@@ -84,14 +84,14 @@ def trace_layers(draft: Draft, start: int) -> tuple[dict[str, LayerCall], Tensor
 
 
 def _takes_pass(module: nn.Module, arguments: dict[str, Any]) -> bool:
-    """Return whether a module that holds its pass could be handed it, and names no argument that others do not know."""
+    """Return whether a module that holds its pass could receive it, and names no argument that others do not know."""
     parameters = signature(module.forward).parameters.values()
     named = {each.name for each in parameters if each.kind is not each.VAR_KEYWORD}
     return len(named) < len(parameters) and named & set(arguments) <= _USUAL
 
 
 def _pass_of(module: nn.Module, arguments: dict[str, Any]) -> TreePass | None:
-    """Return the pass that was handed down to a module, or that a part of it holds."""
+    """Return the pass that a module received, or that a part of it holds."""
     found = [arguments, *(vars(part) for part in module.modules())]
     return next((each[KEYWORD] for each in found if KEYWORD in each), None)
 
@@ -110,7 +110,7 @@ def sample(
 def _run(
     draft: Draft, children: tuple[str, ...], hook: Hook, state: TreePass, tokens: Tensor, positions: Tensor
 ) -> Tensor:
-    """Return final hidden states [T, E] of a pass; call `hook` after each module with these attributes."""
+    """Return final hidden states [T, E] of a pass that calls `hook` after each module with these attributes."""
 
     def named(name: str) -> Callable[..., None]:
         return lambda *call: hook(name, *call)

@@ -1,4 +1,4 @@
-"""Recurrent layers of hybrid readers: linear attention, state spaces and short convolutions, over a packed tree."""
+"""Run recurrent layers over a packed tree: linear attention, state spaces and short convolutions."""
 
 from fastreader.models.passes.recurrent_states import PathStates, RecurrentStates, joined_states
 from fastreader.models.rewriting.recurrent.take_over import (

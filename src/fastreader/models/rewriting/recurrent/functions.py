@@ -1,4 +1,4 @@
-"""transformers' replaceable functions of recurrent layers, computed over a packed tree.
+"""Compute transformers' replaceable functions of recurrent layers over a packed tree.
 
 Layers of hybrid readers call a few functions that transformers lets kernels replace. Each function here takes the
 arguments of the one it replaces, of a batch of one, and hands them to the recurrences of the pass. An argument that
@@ -20,7 +20,7 @@ from fastreader.models.passes.pass_argument import KEYWORD
 from fastreader.models.passes.recurrent_states import PathStates
 from fastreader.ops.recurrent import gated_delta_rule, linear_attention, linear_recurrence, selective_scan
 
-MIXER = "fastreader_mixer"  # a mixer's number among those of its model
+MIXER = "fastreader_mixer"  # a mixer's number within its model
 # Arguments that do not change the result.
 _IGNORED = {
     *("position_ids", "cache_position", "use_cache", "return_dict", "output_hidden_states", "output_attentions"),
@@ -55,7 +55,7 @@ def causal_conv1d_fn(
     activation: str | None = None,
     **others: Any,
 ) -> Tensor:
-    """Convolve inputs [1, C, T] with weights [C, K], and apply the activation; return [1, C, T]."""
+    """Return inputs [1, C, T] convolved with weights [C, K], after the activation: [1, C, T]."""
     from transformers.activations import ACT2FN
 
     states, mixer = states_of(module, "causal_conv1d_fn", others)
@@ -76,7 +76,7 @@ def chunk_gated_delta_rule(
     use_qk_l2norm_in_kernel: bool = False,
     **others: Any,
 ) -> tuple[Tensor, None]:
-    """Run the gated delta rule over query and key [1, T, Hk, D], value [1, T, Hv, Dv]; return ([1, T, Hv, Dv], None).
+    """Return ([1, T, Hv, Dv], None): the gated delta rule over query and key [1, T, Hk, D], value [1, T, Hv, Dv].
 
     The gate [1, T, Hv] or [1, T, Hv, D] is in logarithms, beta is [1, T, Hv].
     """
@@ -102,7 +102,7 @@ def mamba2_chunk_scan(
     dt_limit: tuple[float, float] = (0.0, float("inf")),
     **others: Any,
 ) -> Tensor:
-    """Run Mamba-2's scan over inputs [1, T, H, P], dt [1, T, H], A [H], B and C [1, T, G, N]; return [1, T, H, P]."""
+    """Return Mamba-2's scan, [1, T, H, P], of as many inputs, dt [1, T, H], A [H], and B and C [1, T, G, N]."""
     states, mixer = states_of(module, "mamba2_chunk_scan", others)
     step = dt[0] if dt_bias is None else dt[0] + dt_bias.to(dt.dtype)
     step = (F.softplus(step) if dt_softplus else step).clamp(*dt_limit)
@@ -125,7 +125,7 @@ def mamba_selective_scan(
     delta_softplus: bool = False,
     **others: Any,
 ) -> Tensor:
-    """Run Mamba's scan over inputs and dt [1, D, T], A [D, N], B and C [1, N, T]; return [1, D, T], gated by z."""
+    """Return Mamba's scan, gated by z: [1, D, T] of inputs and dt [1, D, T], A [D, N], B and C [1, N, T]."""
     states, mixer = states_of(module, "mamba_selective_scan", others)
     step = dt if delta_bias is None else dt + delta_bias.to(dt.dtype)[:, None]
     step = F.softplus(step) if delta_softplus else step
@@ -144,14 +144,14 @@ def lru_scan(
     recurrent_states: None = None,
     **others: Any,
 ) -> tuple[Tensor, None]:
-    """Run RecurrentGemma's recurrence over inputs and gates [1, T, C]; return ([1, T, C], None)."""
+    """Return ([1, T, C], None): RecurrentGemma's recurrence over inputs and gates [1, T, C]."""
     states, mixer = states_of(module, "_rnn_scan", others)
     gates = (recurrent_gate * ~reset)[0].to(_wide(recurrent_gate.dtype))
     return states.scan(mixer, linear_recurrence, hidden_states[0], gates)[None], None
 
 
 def check_unmasked(module: nn.Module, hidden_states: Tensor, attention_mask: Tensor | None) -> Tensor:
-    """Return the states as they are; raise UnsupportedModelError if there is a mask of padding."""
+    """Return the states as they are, or raise UnsupportedModelError if there is a mask of padding."""
     if attention_mask is not None:
         raise UnsupportedModelError(f"{type(module).__name__} masks padding, which a packed pass does not have")
     return hidden_states

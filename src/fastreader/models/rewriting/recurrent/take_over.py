@@ -1,4 +1,4 @@
-"""Taking over the recurrent layers of a reader's private copy, by the functions that transformers lets kernels replace.
+"""Replace the kernel functions that recurrent layers call, in the reader's private copy of the model.
 
 A mixer's forward stays transformers' own code. In the copy it runs with other functions under the names that it calls,
 so nothing outside the copy changes. Projections, norms, gates and activations are the module's.
