@@ -102,8 +102,13 @@ class _CapturingKeys(TreeKeys):
         self._paths = moved(self._paths, key.device)
         for request, path, captured in zip(self._requests, self._paths, self.captured, strict=True):
             rows = attention_rows(
-                *(query[path[-len(request.answer) :]], key[path], params.scale, params.window, params.softcap),
-                *(params.sinks, params.slopes),
+                query[path[-len(request.answer) :]],
+                key[path],
+                params.scale,
+                window=params.window,
+                softcap=params.softcap,
+                sinks=params.sinks,
+                slopes=params.slopes,
             )
             running = np.concatenate([[0.0], rows.mean((0, 1)).double().cumsum(0).cpu().numpy()])
             for i, (start, end) in enumerate(request.spans):
@@ -116,6 +121,7 @@ def attention_rows(
     query: Tensor,
     key: Tensor,
     scale: float,
+    *,
     window: Window = None,
     softcap: float | None = None,
     sinks: Tensor | None = None,

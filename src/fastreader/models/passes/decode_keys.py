@@ -187,7 +187,7 @@ class DecodeKeys:
         """Plan tiles over the prompts' keys until rows leave, or for these positions with a window or slopes."""
         tree = self._tree
         self._prompt_keys = PackedKeys(
-            tree.subtree_end, self._leaves, positions, tree.positions, self._device, self._impl
+            tree.subtree_end, self._leaves, positions, tree.positions, self._device, impl=self._impl
         )
         self._planned_positions = positions
 
@@ -196,7 +196,9 @@ class DecodeKeys:
         subtree_end = np.repeat(np.arange(1, self._slot_count + 1, dtype=np.int32) * self._capacity, self._capacity)
         inside = np.tile(np.arange(self._capacity, dtype=np.int32), self._slot_count)
         positions = np.repeat(self._first, self._capacity) + inside
-        self._generated_keys = PackedKeys(subtree_end, new, self.step_positions, positions, self._device, self._impl)
+        self._generated_keys = PackedKeys(
+            subtree_end, new, self.step_positions, positions, self._device, impl=self._impl
+        )
 
     def _ranges_of(self, window: Window, offsets: bool = False) -> Ranges:
         """Return the keys each row sees with a layer's window: part 0 the prompts, part 1 the generated tokens."""

@@ -86,6 +86,7 @@ class PackedKeys:
         query_positions: npt.NDArray[np.int32],
         key_positions: npt.NDArray[np.int32],
         device: torch.device,
+        *,
         impl: str = "auto",
         tables: PassTables | None = None,
     ) -> None:
@@ -113,7 +114,9 @@ class PackedKeys:
         subtree_end, nodes, query_positions, key_positions = tables
         if self._tables.scheduled:
             self._tables.note(
-                *(query, value, chunk or window),
+                query,
+                value,
+                chunk or window,
                 chunked=chunk is not None,
                 terms=params.sinks is not None or params.slopes is not None,
                 capped=params.softcap is not None,
@@ -160,6 +163,7 @@ class TreeKeys:
         device: torch.device,
         reuse: Reuse | None = None,
         key_values: KeyValues | None = None,
+        *,
         impl: str = "auto",
         rows: IntArray | None = None,
         tables: PassTables | None = None,
@@ -168,7 +172,9 @@ class TreeKeys:
         if rows is not None:
             places = rows if places is None else places[rows]
         query_positions = tree.positions if places is None else tree.positions[places]
-        self._keys = PackedKeys(tree.subtree_end, places, query_positions, tree.positions, device, impl, tables)
+        self._keys = PackedKeys(
+            tree.subtree_end, places, query_positions, tree.positions, device, impl=impl, tables=tables
+        )
         self._tree, self._device = tree, device
         self._reuse = reuse
         self._key_values = key_values

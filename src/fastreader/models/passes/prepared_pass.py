@@ -46,7 +46,7 @@ class PreparedPass:
         rows: IntArray | None = None,
     ) -> PreparedPass:
         """Prepare a pass, see `TreeModel.hidden`."""
-        keys = TreeKeys(tree, device, reuse, key_values, impl, tables=tables)
+        keys = TreeKeys(tree, device, reuse, key_values, impl=impl, tables=tables)
         computed = slice(None) if reuse is None else reuse.computed
         tokens = tables.upload.add(tree.token_ids[computed])
         positions = tables.upload.add(tree.positions[computed].astype(np.int64))
@@ -55,6 +55,6 @@ class PreparedPass:
         unique, inverse = np.unique(rows if reuse is None else reuse.state_rows(rows), return_inverse=True)
         if not 0 < len(unique) < len(tokens.array):
             return cls(tokens, positions, keys, returned=tables.upload.add(unique[inverse]))
-        selected_keys = TreeKeys(tree, device, reuse, key_values, impl, unique, tables)
+        selected_keys = TreeKeys(tree, device, reuse, key_values, impl=impl, rows=unique, tables=tables)
         selected = SelectedRows(tables.upload.add(unique), selected_keys)
         return cls(tokens, positions, keys, selected, tables.upload.add(inverse))

@@ -67,7 +67,11 @@ class RowKeys:
             self._own.tensors(len(start), lengths, self._prompt.device)
             tree, tables = self._tree, PassTables(self._prompt.device, self._shapes, upload)
             self._tiles = PackedKeys(
-                *(tree.subtree_end, self._leaves, tree.positions[self._leaves], tree.positions, self._prompt.device),
+                tree.subtree_end,
+                self._leaves,
+                tree.positions[self._leaves],
+                tree.positions,
+                self._prompt.device,
                 tables=tables,
             )
         upload.send()

@@ -73,6 +73,7 @@ def chunk_gated_delta_rule(
     value: Tensor,
     g: Tensor,
     beta: Tensor,
+    *,
     use_qk_l2norm_in_kernel: bool = False,
     **others: Any,
 ) -> tuple[Tensor, None]:
@@ -95,6 +96,7 @@ def mamba2_chunk_scan(
     A: Tensor,
     B: Tensor,
     C: Tensor,
+    *,
     chunk_size: int,
     D: Tensor | None = None,
     dt_bias: Tensor | None = None,
@@ -119,6 +121,7 @@ def mamba_selective_scan(
     A: Tensor,
     B: Tensor,
     C: Tensor,
+    *,
     D: Tensor | None = None,
     z: Tensor | None = None,
     delta_bias: Tensor | None = None,
