@@ -56,7 +56,6 @@ def capture_attention(
     """Run a tree and capture the attention of its sequences' answers.
 
     Args:
-        model: the model that runs.
         tree: packed from the requests' whole texts (prompt and answer), without continuations.
         requests: one for each sequence of the tree.
 

@@ -50,7 +50,6 @@ class TreeModel:
 
     Args:
         model: a transformers causal LM, on one device or settled on several (`rewriting.device_hooks`).
-        name: used in messages.
         precision: of the products, "fast", "high" or "exact".
         products: how linear layers multiply, see `machine.product_rates`.
         deterministic: sum in an order that does not depend on the other sequences of a pass.
@@ -248,7 +247,6 @@ class TreeModel:
         """Return an empty cache for a tree, with states of recurrent layers where texts may continue.
 
         Args:
-            tree: the tree.
             reuse: tokens whose keys, values and states are cached.
             leaves_only: keep states only at the leaves, from which texts are generated; otherwise also before them and
                 where the tree branches.
@@ -283,7 +281,6 @@ class TreeModel:
         """Return final hidden states of the tree, after the final norm: [T, E], float32 if upcast.
 
         Args:
-            tree: the tree.
             impl: implementation of the attention op.
             reuse: tokens whose keys and values are cached; the states are then of the C computed tokens, [C, E].
             key_values: an empty cache, filled with every layer's keys and values of the whole tree.

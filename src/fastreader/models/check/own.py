@@ -140,7 +140,7 @@ def converted(model: Any, layers: list[nn.Module], dtype: torch.dtype) -> Iterat
     head = model.get_output_embeddings()
     units = [(layer, list(layer.modules())) for layer in layers]
     others = [module for module in model.modules() if id(module) not in inside and module is not head]
-    units += [(module, [module]) for module in others if surgery.declares_parameters(module)]
+    units += [(module, [module]) for module in others if surgery.parameters_of(module)]
     with ExitStack() as stack:
         for unit, parts in units:
             _convert_while_running(stack, unit, parts, dtype)
@@ -291,7 +291,6 @@ def run_own(
         model: a structural copy with eager attention.
         tokens: int64 [B, n].
         dtype: of weights and activations.
-        name: of the model, for messages.
         given: inputs that replace each layer's own, as `watched` takes them.
 
     Returns:

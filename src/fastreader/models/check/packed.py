@@ -68,7 +68,6 @@ def run_packed(model: TreeModel, tree: PrefixTree, given: RecordedLayers, exact:
     """Run the packed pass on a tree.
 
     Args:
-        model: the model to check.
         tree: packed texts.
         given: each layer's input [T, E], and the last layer's output.
         exact: multiply in float32 (float64 if the weights are), whatever the reader's precision.

@@ -28,10 +28,8 @@ def attention_difference(
 
     Args:
         tree: packed texts.
-        layer: index of the layer.
         call: the parameters that the packed pass uses, and the shapes.
         own: the constants that the model's own layer uses.
-        device: of the model.
         dtype: float32 or float64.
     """
     generator = torch.Generator().manual_seed(0)
@@ -58,7 +56,6 @@ def activation_difference(own: Any, packed: Any, device: torch.device) -> float:
     Args:
         own: the model's own modules; those that name their activation `act_fn` are compared.
         packed: the model that runs packed trees.
-        device: of both.
     """
     values = torch.linspace(-4.0, 4.0, 65, device=device)[None]
     worst = 0.0

@@ -25,7 +25,6 @@ def verdict_path(model: TreeModel, weights: str) -> Path:
     instruction set, and the code: fastreader's own of the pass, torch's and transformers' by version.
 
     Args:
-        model: the model.
         weights: `models.revision` of it.
     """
     import transformers

@@ -15,11 +15,7 @@ KINDS = ("indexed_attention", "deepseek_sparse_attention", "minimax_m3_sparse") 
 
 
 def covered(config: Any) -> int | None:
-    """Return the length of the longest text whose tokens are all selected, in tokens, or None without an index.
-
-    Args:
-        config: a text model's config.
-    """
+    """Return the length of the longest text whose tokens are all selected, in tokens, or None without an index."""
     if not set(KINDS) & set(getattr(config, "layer_types", None) or ()):
         return None
     if (keys := getattr(config, "index_topk", None)) is not None:

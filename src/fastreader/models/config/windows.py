@@ -38,8 +38,6 @@ def layer_windows(config: Any, model_name: str, recurrent: Collection[int] = ())
     """Return each layer's attention window by a text model's config, where None is full attention, or no attention.
 
     Args:
-        config: a text model's config.
-        model_name: for messages.
         recurrent: layers whose recurrence the packed pass computes.
 
     Raises:

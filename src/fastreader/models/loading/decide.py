@@ -9,13 +9,14 @@ from typing import Any, Literal
 import torch
 
 from fastreader.core.checks import expect
-from fastreader.models.loading import gguf_weights
+from fastreader.models.loading import gguf_weights, peft_adapters
 from fastreader.models.loading.find import Found
-from fastreader.models.loading.given import given_text_model
 from fastreader.models.loading.options import LoadOptions
+from fastreader.models.loading.text_only import text_model
 from fastreader.models.machine.arithmetic import Arithmetic, resolve, resolve_device
 from fastreader.models.machine.devices import devices_of, main_device
 from fastreader.models.rewriting import quantised
+from fastreader.models.rewriting.device_hooks import settled
 
 _WIDE = (torch.float32, torch.float64)
 
@@ -46,7 +47,7 @@ def decide(found: Found) -> Decision:
     options, given = found.options, None
     reads: Literal["pair", "integers", "values", "checkpoint"]
     if found.kind == "pair":
-        given = given_text_model(*options.model)
+        given = _given_text_model(*options.model)
         reads, arithmetic = "pair", _of_given(given, options)
     elif _keeps_integers(found):
         reads, arithmetic = "integers", _resolved(options, "float32", torch.float32)
@@ -75,6 +76,19 @@ def _keeps_integers(found: Found) -> bool:
     reason = gguf_weights.why_not(resolve_device(options.device))
     expect(reason is None or not asked, "dtype", f"another type than 'file': {reason}", "file")
     return reason is None
+
+
+def _given_text_model(model: Any, tokenizer: Any) -> Any:
+    """Return the text model of a pair, with accelerate's hooks removed and adapters merged in a copy."""
+    from transformers import PreTrainedModel
+
+    if isinstance(model, torch.nn.Module):
+        model = settled(model, type(model).__name__)
+        model = peft_adapters.merged_copy(model) if peft_adapters.carries(model) else model
+    expect(isinstance(model, PreTrainedModel), "model", "a transformers model first in the pair", type(model))
+    is_tokenizer = callable(tokenizer) and hasattr(tokenizer, "bos_token_id")
+    expect(is_tokenizer, "model", "a transformers tokenizer second in the pair", type(tokenizer))
+    return text_model(model)
 
 
 def _of_given(model: Any, options: LoadOptions) -> Arithmetic:

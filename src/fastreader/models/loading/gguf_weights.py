@@ -118,7 +118,6 @@ def load(folder: str, config: Any, keep: bool = True) -> Any:
 
     Args:
         folder: of the converted model, with quantised weights (`written_in`).
-        config: the model's.
         keep: hold quantised weights as `BlockTensor`s; else dequantise them.
 
     Raises:

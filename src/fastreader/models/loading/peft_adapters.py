@@ -38,10 +38,6 @@ def check_folder(folder: Path) -> None:
 def base_of(folder: Path, settings: dict[str, Any]) -> str:
     """Return the base model that an adapter's config names.
 
-    Args:
-        folder: of the adapter.
-        settings: its config.
-
     Raises:
         ModelNotFoundError: if the config names none.
     """
@@ -56,7 +52,6 @@ def merge(model: Any, folder: Path) -> Any:
 
     Args:
         model: the transformers model that the adapter was trained on.
-        folder: of the adapter.
 
     Raises:
         InputError: if the adapter is for other modules or sizes than `model` has.

@@ -90,7 +90,6 @@ def _spread(model: Any, device_map: Any, name: str) -> Any:
     Args:
         model: a transformers model on the CPU.
         device_map: as `Reader.load` takes it; a name lets accelerate choose by the free memory of each device.
-        name: of the model, for messages.
     """
     from accelerate import infer_auto_device_map
     from accelerate.utils import (

@@ -55,7 +55,6 @@ def bytes_per_token(config: Any, dtype: torch.dtype, forward: Forward, operands:
     the kernels' copy of keys and values, and attention's output.
 
     Args:
-        config: the text model's config.
         dtype: storage type of the weights.
         forward: "own", "upcast" (activations in float32, `models.upcast`), or "fused" (`models.fused`, every layer).
         operands: type of queries, keys and values in a fused forward; float32 if None.
@@ -139,9 +138,7 @@ def pass_overhead(config: Any, dtype: torch.dtype, device: torch.device, forward
     On the CPU each thread processes a block; elsewhere all tokens of one larger chunk are processed together.
 
     Args:
-        config: the text model's config.
         dtype: storage type of the weights.
-        device: of the model.
         forward: see `bytes_per_token`. "own" has no overhead, its tokens include everything.
         products: how linear layers multiply, a precision of `ops.linear`.
     """
@@ -164,7 +161,6 @@ def key_value_bytes(config: Any, dtype: torch.dtype) -> int:
     """Return the memory of one token's keys and values in all layers, in bytes.
 
     Args:
-        config: the text model's config.
         dtype: type they are cached in.
     """
     without = layers_without_attention(config)

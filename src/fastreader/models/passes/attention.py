@@ -105,7 +105,6 @@ class TreePass:
         """Return the rows that a layer must return if it can skip rows after its attention, int64 [A], or None for all.
 
         Args:
-            layer: its index.
             attending: its attention skips them too: it takes queries of these rows, with keys and values of all.
         """
         if self.selected is None or layer != len(self.windows) - 1:
@@ -119,7 +118,6 @@ class TreePass:
         """Raise UnsupportedModelError with the layers that did not call attention.
 
         Args:
-            model_name: for the message.
             without: layers that do not run on text.
         """
         missing = sorted(set(range(len(self.windows))).difference(self.calls, without))

@@ -76,7 +76,6 @@ class CachedTokens:
     Attributes:
         indices: int64 [P], their packed indices.
         rows: int64 [P], their rows in `key_values`.
-        key_values: the cache.
     """
 
     indices: IntArray

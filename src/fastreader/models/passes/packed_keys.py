@@ -47,7 +47,6 @@ class AttentionKeys(Protocol):
         """Compute attention of one layer.
 
         Args:
-            layer: its index.
             query: [N, Hq, D], of the new tokens, rotated.
             key, value: [N, Hk, D] and [N, Hk, Dv], of the new tokens.
             params: of the attention scores.
@@ -74,7 +73,6 @@ class PackedKeys:
         subtree_end: int32 [Tk], as in `PrefixTree`.
         query_node: int64 [Tq], the node of each query; None if query i is node i.
         query_positions, key_positions: int32 [Tq] and [Tk], depths, for layers with a window or slopes.
-        device: of the model.
         impl: implementation of `tree_attention`, "auto" or by name.
         tables: what goes to the device with the tables of the same pass; None for a separate copy.
     """
@@ -148,8 +146,6 @@ class TreeKeys:
     """Keys of a packed tree, whose new tokens attend to each other and to cached ones.
 
     Args:
-        tree: the tree.
-        device: of the model.
         reuse: tokens whose keys and values are cached; None if all tokens are new.
         key_values: filled with every layer's keys and values of the whole tree; None to keep none.
         impl: implementation of the op, "auto" or by name.

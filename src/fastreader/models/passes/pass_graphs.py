@@ -83,7 +83,6 @@ class PassGraphs:
     dropped.
 
     Args:
-        device: of the model.
         shapes: of its attention calls, known after a pass.
         scored: computes a prepared pass and the log-probabilities of targets, on the device alone.
         weights_a_layer: number of weights that a token is multiplied by in a layer.

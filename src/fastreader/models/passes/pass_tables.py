@@ -22,7 +22,6 @@ class PassTables:
     copied when it is first used.
 
     Args:
-        device: of the model.
         shapes: of earlier passes, to which this one adds its own; None to foresee no schedule.
         upload: what takes the tables to the device; None for a separate one.
 

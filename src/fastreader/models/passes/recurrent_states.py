@@ -59,7 +59,6 @@ class PathStates:
     Args:
         parent: [N], the new token that each new token follows, before it in the order; -1 for none, -2 - r for row r
             of `initial`.
-        device: of the model.
         initial: states of texts before the new tokens; None without such texts.
         kept: its `tokens` are the new tokens after which states are needed; its tensors are filled. None for none.
 

@@ -8,6 +8,7 @@ LongCat, DBRX and JetMoE have other layouts.
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -93,10 +94,10 @@ class SortedExperts(nn.Module):
 class GatedExperts(SortedExperts):
     """Gated experts, act(gate) * up: the base class for layouts that transformers does not describe."""
 
-    def __init__(self, activation: Any, experts: list[Expert]) -> None:
+    def __init__(self, activation: Any, matrices: Iterable[tuple[Tensor, Tensor]]) -> None:
         nn.Module.__init__(self)
         self.act_fn = activation
-        self.experts = nn.ModuleList(experts)
+        self.experts = nn.ModuleList(Expert(_linear(inner), _linear(down)) for inner, down in matrices)
 
     def _run(self, expert: Expert, rows: Tensor) -> Tensor:
         def run(part: Tensor) -> Tensor:
@@ -112,13 +113,8 @@ class ScaledExperts(GatedExperts):
     """Llama 4's experts, which get every token scaled by the router, or zeros if it is not sent there."""
 
     def __init__(self, module: Any) -> None:
-        super().__init__(
-            module.act_fn,
-            [
-                Expert(_linear(inner.T), _linear(down.T))
-                for inner, down in zip(module.gate_up_proj, module.down_proj, strict=True)
-            ],
-        )
+        stacks = zip(module.gate_up_proj, module.down_proj, strict=True)
+        super().__init__(module.act_fn, ((inner.T, down.T) for inner, down in stacks))
 
     @staticmethod
     def matches(module: nn.Module) -> bool:
@@ -146,13 +142,7 @@ class ExpertsOrNone(GatedExperts):
 
     def __init__(self, module: Any) -> None:
         count = len(module.down_proj)  # the other stack has rows for those that compute nothing, too
-        super().__init__(
-            module.act_fn,
-            [
-                Expert(_linear(inner), _linear(down))
-                for inner, down in zip(module.gate_up_proj[:count], module.down_proj, strict=True)
-            ],
-        )
+        super().__init__(module.act_fn, zip(module.gate_up_proj[:count], module.down_proj, strict=True))
 
     @staticmethod
     def matches(module: nn.Module) -> bool:
@@ -180,13 +170,8 @@ class SplitExperts(GatedExperts):
         gates, ups, downs = (
             weight.detach().unflatten(0, (module.num_experts, -1)) for weight in map(module.mlp.get_parameter, _SPLIT)
         )
-        super().__init__(
-            module.mlp.activation_fn,
-            [
-                Expert(_linear(torch.cat([gate, up])), _linear(down.T))
-                for gate, up, down in zip(gates, ups, downs, strict=True)
-            ],
-        )
+        stacks = zip(gates, ups, downs, strict=True)
+        super().__init__(module.mlp.activation_fn, ((torch.cat([gate, up]), down.T) for gate, up, down in stacks))
 
     @staticmethod
     def matches(module: nn.Module) -> bool:

@@ -27,9 +27,7 @@ def replace_scores(model: Any, windows: Windows, name: str) -> None:
     """Replace what computes scores in each attention module of a structural copy that does so itself.
 
     Args:
-        model: the structural copy.
         windows: each layer's window, in tokens; corrected if a module's own mask has another.
-        name: of the model, for messages.
 
     Raises:
         UnsupportedModelError: if a module adds something to the scores that the packed attention does not compute.

@@ -84,7 +84,6 @@ class OwnLinear(nn.Module):
     The layer belongs to the caller's model, whose state it may hold, so it is not a submodule here.
 
     Args:
-        layer: the layer.
         dtype: of the model's activations, which a layer whose weight has no floating type expects.
     """
 
@@ -162,7 +161,7 @@ def why_not_packed(model: Any) -> str | None:
     settle(model)
     for where, module in model.named_modules():
         # What writes to a module with a mapping of another class may write to the caller's weights.
-        if (container := surgery.container_of_weights(module)) is not dict:
+        if (container := type(surgery.parameters_of(module))) is not dict:
             return (
                 f"{where or 'the model'} keeps its weights in a {container.__name__} of {kind}; "
                 "load it by its folder, or remove the dispatch (compressed_tensors.offload.dispatch.remove_dispatch)"
@@ -178,7 +177,6 @@ def check_independent(model: Any, name: str) -> None:
 
     Args:
         model: a structural copy with `OwnLinear` layers.
-        name: of the model.
     """
     generator = torch.Generator().manual_seed(0)
     for where, layer in model.named_modules():

@@ -48,14 +48,9 @@ def holds_own_tensors(module: nn.Module) -> bool:
     return bool(module._parameters or module._buffers)
 
 
-def declares_parameters(module: nn.Module) -> bool:
-    """Return whether a module declares parameters itself, outside of its submodules."""
-    return bool(module._parameters)
-
-
-def container_of_weights(module: nn.Module) -> type:
-    """Return the class of the mapping that holds a module's parameters, which compressed-tensors replaces."""
-    return type(module._parameters)
+def parameters_of(module: nn.Module) -> dict[str, Any]:
+    """Return the mapping that holds a module's parameters, for which compressed-tensors has another class."""
+    return module._parameters
 
 
 def without_weights(module: nn.Module) -> Any:
