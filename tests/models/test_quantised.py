@@ -151,7 +151,7 @@ def test_int8_with_an_outlier_threshold_is_rejected(base):
     pytest.importorskip("bitsandbytes", reason="install the extra quantised")
     config = BitsAndBytesConfig(load_in_8bit=True)
     model = AutoModelForCausalLM.from_pretrained(base, quantization_config=config, dtype=torch.float32)
-    with pytest.raises(UnsupportedModelError, match=r"with the others of a call.*\(not with llm_int8_threshold=0\.0\)"):
+    with pytest.raises(UnsupportedModelError, match=r"with others in its call.*\(not with llm_int8_threshold=0\.0\)"):
         Reader.load((model, byte_tokenizer()))
 
 
@@ -260,7 +260,7 @@ def test_checkpoints_of_narrow_weights(base, kind):
 def test_w8a8_with_a_scale_a_call_is_rejected(base, kind):
     pytest.importorskip("compressed_tensors", reason="compressed-tensors is not installed; install the extra quantised")
     compressed(base, kind, "tensor")
-    with pytest.raises(UnsupportedModelError, match="with the others of a call"):
+    with pytest.raises(UnsupportedModelError, match="with others in its call"):
         Reader.load(base, device="cpu")
 
 
@@ -451,8 +451,8 @@ def test_a_wrong_pass_is_rejected(mutant, precision, monkeypatch):
             norm = model.model.layers[1].input_layernorm
             norm.weight = nn.Parameter(norm.weight.detach() + 0.01 * torch.arange(128) / 128)
 
-    made = quantised.check_company
-    monkeypatch.setattr(quantised, "check_company", lambda model, name: (made(model, name), spoil(model)))
+    made = quantised.check_independent
+    monkeypatch.setattr(quantised, "check_independent", lambda model, name: (made(model, name), spoil(model)))
     model = library(Quantised)
     with pytest.raises(UnsupportedModelError, match="differ"):
         Reader.load((model, byte_tokenizer()), precision=precision)

@@ -191,10 +191,11 @@ def check_independent(model: Any, name: str) -> None:
             raise UnsupportedModelError(f"{name}: {where} ({kind}) does not run here: {error}") from error
         off = float(((among - alone).norm(dim=-1) / alone.norm(dim=-1).clamp_min(1e-30)).max())
         if not off <= _OTHERS:
+            kind = type(layer.own[0]).__name__
             raise UnsupportedModelError(
-                f"{name}: {where} ({type(layer.own[0]).__name__}) changes a token's result with the others of a call, "
-                f"by {off:.2g} of its size (allowed: {_OTHERS}): it scales or splits all tokens of a call together"
-                + (" (not with llm_int8_threshold=0.0)" if type(layer.own[0]).__name__ == "Linear8bitLt" else "")
+                f"{name}: {where} ({kind}) gives a token another result with others in its call, by {off:.2g} of its "
+                f"size (allowed: {_OTHERS}): it scales or splits all tokens of a call together"
+                + (" (not with llm_int8_threshold=0.0)" if kind == "Linear8bitLt" else "")
             )
 
 
