@@ -10,7 +10,7 @@ from typing import Any, Literal
 from fastreader.core.checks import expect
 from fastreader.data.fingerprints import reader_name
 from fastreader.errors import InputError, ModelNotFoundError
-from fastreader.models.loading import gguf, gguf_weights, packaged, peft_adapters
+from fastreader.models.loading import gguf, packaged, peft_adapters, weights_index
 from fastreader.models.loading.files import guarded, has_tokenizer, missing_files, parsed
 from fastreader.models.loading.hub import adapter_from_hub, is_path, model_from_hub
 from fastreader.models.loading.options import LoadOptions
@@ -83,7 +83,7 @@ def find(options: LoadOptions) -> Found:
         guarded(lambda: _config(source, access), source),
         adapter,
         source if adapter is None or not has_tokenizer(adapter) else str(adapter),
-        gguf_weights.written_in(source),
+        weights_index.written_in(source),
         access,
     )
 

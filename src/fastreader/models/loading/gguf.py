@@ -15,7 +15,7 @@ from fastreader.data.cache_folder import building, cache_dir
 from fastreader.data.files import write_text
 from fastreader.data.fingerprints import digest, file_digest
 from fastreader.errors import MissingExtraError, ModelFileError, UnsupportedModelError
-from fastreader.models.loading.gguf_weights import add_index
+from fastreader.models.loading.weights_index import add_index
 
 if TYPE_CHECKING:
     import torch
