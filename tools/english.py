@@ -1,7 +1,6 @@
 """Find phrases in code and docs that read translated, and commit titles that do not follow the form.
 
     python tools/english.py              docstrings, comments, messages and pages of the repository
-    python tools/english.py --strict     also the folders that are being cleaned
     python tools/english.py --titles 20  also the last 20 commit titles
 
 The words come from the house rules in CONTRIBUTING.md. A line that must contain one of them, such as a quotation, ends
@@ -64,7 +63,6 @@ METAPHORS = {
     "silences": "use suppresses",
 }
 PROPER = {"tower", "towers", "company", "door"}  # capitalised, they are parts of names
-PENDING = ("src/fastreader/models", "src/fastreader/reader/reader.py")
 STRINGS = {tokenize.STRING, getattr(tokenize, "FSTRING_MIDDLE", tokenize.STRING)}  # f-strings since Python 3.12
 FOLDERS = (
     "src",
@@ -125,7 +123,7 @@ def summaries(file: Path) -> Iterator[tuple[int, str]]:
                 yield node.body[0].lineno, SUMMARY_END.split(text.partition("\n\n")[0], maxsplit=1)[0]
 
 
-def findings(folders: tuple[str, ...] = FOLDERS, strict: bool = False) -> list[str]:
+def findings(folders: tuple[str, ...] = FOLDERS) -> list[str]:
     """Return one line for each phrase found: where it is, and what to write."""
     listed = subprocess.run(
         ["git", "ls-files", "--", *folders], cwd=ROOT, capture_output=True, text=True, check=True
@@ -137,14 +135,13 @@ def findings(folders: tuple[str, ...] = FOLDERS, strict: bool = False) -> list[s
         if file.suffix not in (".py", ".md") or skipped:
             continue
         lines = file.read_text(encoding="utf-8").splitlines()
-        clean = strict or not name.startswith(PENDING)
         for number, text in prose(file, data=name.startswith("tests")):
             if "english: ok" in lines[number - 1]:
                 continue
-            for words, expression in ((WORDS, PATTERN), (METAPHORS, METAPHOR))[: 1 + clean]:
+            for words, expression in ((WORDS, PATTERN), (METAPHORS, METAPHOR)):
                 matches = expression.finditer(text)
                 found += [f"{name}:{number}: {match[0]!r}: {words[match[0].lower()]}" for match in matches]
-        if clean and file.suffix == ".py":
+        if file.suffix == ".py":
             found += [f"{name}:{at}: a summary line has no semicolon" for at, text in summaries(file) if ";" in text]
     return found
 
@@ -161,9 +158,8 @@ def main() -> None:
     """Print what was found; exit with 1 if anything was."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--titles", type=int, default=0, help="Also check this many commit titles.")
-    parser.add_argument("--strict", action="store_true", help="Check every rule in the folders being cleaned too.")
     arguments = parser.parse_args()
-    found = findings(strict=arguments.strict) + [f"commit title: {title}" for title in bad_titles(arguments.titles)]
+    found = findings() + [f"commit title: {title}" for title in bad_titles(arguments.titles)]
     print("\n".join(found))
     sys.exit(bool(found))
 
