@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ import workloads
 from sure_cost_ways import SAME_TYPE, STAGES, UNCACHED, WAYS, child
 
 from fastreader import Passage, Reader, load_examples, sure
+from fastreader.reader.programs.checkpoint import Answered
 
 RESULTS = Path(__file__).parent / "results" / "sure_cost.jsonl"
 SHARE, FASTER = 0.55, 2.0  # bars: prompt tokens of stages 2 to 4 computed at most; times faster at least
@@ -101,17 +103,18 @@ class Recorder:
     def recall(self, index: int, step: int, request: Any) -> None:
         return None
 
-    def record(self, index: int, step: int, request: Any, replies: Any, cost: Any) -> None:
-        written = hasattr(request, "prompts")
-        self.work[index][request.stage] = {
-            "prompts": request.prompts if written else request.pairs,
-            "max_new_tokens": request.max_new_tokens if written else 0,
-            "stop": list(request.stop) if written else [],
-            "expected": [g.text for texts in replies for g in texts] if written else [r.logprob for r in replies],
-            "given": cost.total_tokens - cost.new_tokens,
-            "computed": cost.computed_tokens - cost.new_tokens,
-            "new": cost.new_tokens,
-        }
+    def record(self, answered: Iterable[Answered]) -> None:
+        for index, _, request, replies, cost in answered:
+            written = hasattr(request, "prompts")
+            self.work[index][request.stage] = {
+                "prompts": request.prompts if written else request.pairs,
+                "max_new_tokens": request.max_new_tokens if written else 0,
+                "stop": list(request.stop) if written else [],
+                "expected": [g.text for texts in replies for g in texts] if written else [r.logprob for r in replies],
+                "given": cost.total_tokens - cost.new_tokens,
+                "computed": cost.computed_tokens - cost.new_tokens,
+                "new": cost.new_tokens,
+            }
 
 
 def prepare(arguments: argparse.Namespace) -> list[dict[str, Any]]:

@@ -96,7 +96,8 @@ class Walk:
     def _holds(node: ast.AST, carried: set[str]) -> bool:
         """Return whether an expression is the parameter, a part of it, or the result of a call on it."""
         if isinstance(node, ast.Call):
-            return any(Walk._holds(argument, carried) for argument in node.args)
+            passed = (*node.args, *(keyword.value for keyword in node.keywords))
+            return _keeps(node.func) and any(Walk._holds(argument, carried) for argument in passed)
         if isinstance(node, ast.Name):
             return node.id in carried
         return any(Walk._holds(child, carried) for child in ast.iter_child_nodes(node))
@@ -152,6 +153,12 @@ class Walk:
                 return self._found(found.imports[rest])
             return None
         return None
+
+
+def _keeps(called: ast.expr) -> bool:
+    """Return whether a call gives its argument back in another form: a class, a conversion or a method of a path."""
+    name = called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
+    return name[:1].isupper() or name in ("str", "fspath", "replace", "cast")
 
 
 def _is_static(node: Definition) -> bool:
