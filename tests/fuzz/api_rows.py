@@ -20,6 +20,8 @@ from helpers.support import byte_tokenizer, tiny_llama
 
 import fastreader as fr
 from fastreader import eor, errors, moi, noise, statistics, sure
+from fastreader.models.loading.load import load
+from fastreader.models.loading.options import LoadOptions
 from fastreader.moi import baselines, distill
 from fastreader.reader.programs.readers import Readers
 from fastreader.study import RunFolder, Study
@@ -261,14 +263,8 @@ ROWS: dict[str, Row] = {
     "PrefixTree.build": lambda w: {"sequences": [([5], [6])]},
     "PrefixTree.path": lambda w: (w.tree, {"index": 1}),
     "Reader": lambda w: {
-        "model": tiny_llama(),
-        "tokenizer": byte_tokenizer(),
-        "name": "tiny",
-        "arithmetic": w.reader.arithmetic,
-        "revision": "",
+        "loaded": load(LoadOptions((tiny_llama(), byte_tokenizer()), "cpu", "float32", "exact")),
         "check": "quick",
-        "weights": "",
-        "own": False,
     },
     "Reader.load": lambda w: {
         "model": (tiny_llama(), byte_tokenizer()),
