@@ -48,14 +48,14 @@ def test_lengths(length: int, dtype: torch.dtype) -> None:
     [(8, 8, (2, 2)), (24, 40, (3, 1)), (64, 64, (9, 3)), (80, 80, (4, 2)), (96, 32, (2, 1)), (256, 256, (2, 1))],
 )
 def test_head_sizes(size: int, value_size: int, heads: tuple[int, int], dtype: torch.dtype) -> None:
-    tree = random_forest(size, 90)
+    tree = random_forest(size, 50)
     check(attention_inputs(*tree, dtype=dtype, heads=heads, size=size, value_size=value_size))
 
 
 @pytest.mark.parametrize("size", [64, 128, 192])
 @pytest.mark.parametrize("dtype", SINGLE_AND_HALF)
 def test_pinned_configurations(size: int, dtype: torch.dtype) -> None:
-    check(attention_inputs(*random_forest(size, 150), dtype=dtype, heads=(3, 1), size=size), block=None)
+    check(attention_inputs(*random_forest(size, 100), dtype=dtype, heads=(3, 1), size=size), block=None)
 
 
 def test_bfloat16_by_way_of_float32() -> None:
@@ -65,12 +65,12 @@ def test_bfloat16_by_way_of_float32() -> None:
 @pytest.mark.parametrize("dtype", SINGLE_AND_HALF)
 @pytest.mark.parametrize("window", [1, 7, 40])
 def test_window(window: int, dtype: torch.dtype) -> None:
-    check(attention_inputs(*random_forest(window, 130), dtype=dtype, size=32, window=window))
+    check(attention_inputs(*random_forest(window, 70), dtype=dtype, size=32, window=window))
 
 
 @pytest.mark.parametrize("dtype", SINGLE_AND_HALF)
 def test_softcap(dtype: torch.dtype) -> None:
-    inputs = attention_inputs(*random_forest(5, 100), dtype=dtype, size=32, softcap=2.0)
+    inputs = attention_inputs(*random_forest(5, 70), dtype=dtype, size=32, softcap=2.0)
     check(inputs)
     check(replace(inputs, softcap=50.0, scale=3.0, window=20))
 
@@ -82,7 +82,7 @@ SLOPES = torch.tensor([0.5, 0.25, 0.01, 0.0, -0.1, 0.125])
 @pytest.mark.parametrize("dtype", SINGLE_AND_HALF)
 @pytest.mark.parametrize("num_splits", [1, 3])
 def test_sinks(num_splits: int, dtype: torch.dtype) -> None:
-    inputs = attention_inputs(*random_forest(7, 130), dtype=dtype, size=32, window=30)
+    inputs = attention_inputs(*random_forest(7, 70), dtype=dtype, size=32, window=30)
     check(replace(inputs, sinks=SINKS), num_splits=num_splits)
     check(replace(inputs, sinks=SINKS, window=None, softcap=3.0), num_splits=num_splits)
 
@@ -90,7 +90,7 @@ def test_sinks(num_splits: int, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("dtype", SINGLE_AND_HALF)
 @pytest.mark.parametrize("num_splits", [1, 3])
 def test_slopes(num_splits: int, dtype: torch.dtype) -> None:
-    inputs = attention_inputs(*random_forest(8, 130), dtype=dtype, size=32, window=30)
+    inputs = attention_inputs(*random_forest(8, 70), dtype=dtype, size=32, window=30)
     check(replace(inputs, slopes=SLOPES), num_splits=num_splits)
     check(replace(inputs, slopes=SLOPES, sinks=SINKS, window=None, softcap=3.0), num_splits=num_splits)
 
@@ -107,7 +107,7 @@ def test_wide_heads(size: int, value_size: int, dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("chunk", [1, 7, 40, 500])
 def test_chunks(chunk: int) -> None:
-    inputs = attention_inputs(*random_forest(chunk, 130), dtype=torch.float32, size=32)
+    inputs = attention_inputs(*random_forest(chunk, 70), dtype=torch.float32, size=32)
     positions = {"query_positions": inputs.query_positions, "key_positions": inputs.key_positions}
     given = (inputs.query, inputs.key, inputs.value, inputs.subtree_end)
     options = {"scale": inputs.scale, "chunk": chunk, "sinks": SINKS, **positions}
@@ -177,7 +177,7 @@ def test_tiles_loaded_by_descriptors(size: int, heads: tuple[int, int]) -> None:
     from fastreader.ops.tree_attention.triton import tree_attention_triton
     from fastreader.ops.tree_attention.triton_config import TreeAttentionConfig
 
-    for length in (5, 130):
+    for length in (5, 70):
         inputs = attention_inputs(*random_forest(length, length), dtype=torch.float16, heads=heads, size=size)
         both = torch.cat([inputs.key, inputs.value], dim=1)  # rows of keys and values with others between them
         inputs = replace(inputs, key=both[:, : heads[1]], value=both[:, heads[1] :])
@@ -197,7 +197,7 @@ def test_float32_as_two_terms() -> None:
     from fastreader.ops.tree_attention.triton_config import TreeAttentionConfig
 
     worst = 0.0
-    for seed in range(20):
+    for seed in range(8):
         inputs = attention_inputs(*random_forest(seed, 70), dtype=torch.float32, heads=(3, 1), size=16, seed=seed)
         config = TreeAttentionConfig(*SMALL, split=True)
         out, lse = tree_attention_triton(inputs.context(), config=config, num_splits=1 + seed % 2)
