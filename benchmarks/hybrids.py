@@ -26,7 +26,7 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
 from fastreader import Reader
-from fastreader.models.rewriting.recurrent import PathStates
+from fastreader.models.passes.recurrent_states import PathStates
 
 RESULTS = Path(__file__).parent / "results" / "hybrids.jsonl"
 HEADER, BODIES, BODY, CANDIDATES, CANDIDATE = 5, 10, 1254, 4, 3  # tokens

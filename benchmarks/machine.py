@@ -30,7 +30,7 @@ def product_rate(precision: str, device: str = "cpu") -> float:
     types = [torch.bfloat16, torch.float32] if precision == "fast" else [torch.float32]
     rates = [gemm_rate(dtype, device) for dtype in types]
     if device == "cpu":
-        from fastreader.models.machine.product_rates import ALLOWED, measure
+        from fastreader.models.machine.arithmetic import ALLOWED, measure
 
         rates += [rate * 1e9 for way, rate in measure().items() if way in ALLOWED[precision]]
     return max(rates)

@@ -14,9 +14,9 @@ from torch import nn
 from fastreader.models.config.windows import Chunk
 from fastreader.models.passes.packed_keys import PackedKeys
 from fastreader.models.passes.query_temperature import Temperature
+from fastreader.models.passes.recurrent_states import PathStates
 from fastreader.models.rewriting.experts import ScaledExperts, SortedExperts
 from fastreader.models.rewriting.fused import FusedFeedForward, FusedNorm
-from fastreader.models.rewriting.recurrent import PathStates
 from fastreader.models.tree_model import TreeModel
 from fastreader.ops.recurrent import ScanPlan
 from fastreader.ops.recurrent.walks import Walks

@@ -10,7 +10,7 @@ from test_gguf import write
 
 from fastreader import Reader
 from fastreader.errors import InputError, ModelFileError
-from fastreader.models.loading import gguf, weights_index
+from fastreader.models.loading import gguf
 from fastreader.models.loading.load import load
 from fastreader.models.loading.options import LoadOptions
 from fastreader.ops import extension
@@ -114,7 +114,7 @@ def test_engines_load_the_plain_weights_alone(tmp_path, cache):
     assert loaded_by_vllm(folder) == ({"model.safetensors"}, names)
     assert (folder / "model.safetensors.index.json").stat().st_mode & 0o777 == 0o644
     (folder / "model.safetensors.index.json").unlink()  # as earlier versions left it
-    assert loaded_by_vllm(folder) == ({"model.safetensors", weights_index.BLOCKS}, None)
+    assert loaded_by_vllm(folder) == ({"model.safetensors", gguf.BLOCKS}, None)
     assert gguf.converted(file) == folder
     assert loaded_by_vllm(folder) == ({"model.safetensors"}, names)
     assert not [path for path in folder.iterdir() if path.name.startswith(".")]
@@ -133,7 +133,7 @@ def test_a_folder_that_can_get_no_index_loads_as_before(tmp_path, cache, monkeyp
         def refuse(path, *_, **__):
             raise PermissionError(f"{path} is read-only")
 
-        monkeypatch.setattr(weights_index, "write_json", refuse)
+        monkeypatch.setattr(gguf, "write_json", refuse)
     with caplog.at_level("INFO"):
         assert Reader.load(file, "cpu", "file").loglikelihood(PAIRS)[0].logprob == expected
     assert "no index written" in caplog.text and not (folder / "model.safetensors.index.json").exists()
@@ -141,9 +141,9 @@ def test_a_folder_that_can_get_no_index_loads_as_before(tmp_path, cache, monkeyp
 
 def test_damaged_blocks_are_named(tmp_path, cache):
     folder = gguf.converted(write(tmp_path / "tiny.gguf", tiny_llama(), "Q8_0"))
-    whole = (folder / weights_index.BLOCKS).read_bytes()
+    whole = (folder / gguf.BLOCKS).read_bytes()
     for damaged in (whole[: len(whole) // 2], b"\xff" * 100, b""):
-        (folder / weights_index.BLOCKS).write_bytes(damaged)
+        (folder / gguf.BLOCKS).write_bytes(damaged)
         with pytest.raises(ModelFileError, match="blocks"):
             Reader.load(folder, "cpu", "file")
 

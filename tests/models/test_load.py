@@ -12,10 +12,10 @@ from fastreader import Reader
 from fastreader.cli.model_settings import model_settings
 from fastreader.core.quiet import silence_progress_bars
 from fastreader.errors import InputError, ModelFileError, ModelNotFoundError, UnsupportedModelError
-from fastreader.models.loading import decide, hub
+from fastreader.models.loading import decide, find
 from fastreader.models.loading.load import load
 from fastreader.models.loading.options import LoadOptions
-from fastreader.models.machine import arithmetic, product_rates
+from fastreader.models.machine import arithmetic
 
 
 def hub_cache(home, name="someone/tiny"):
@@ -276,7 +276,7 @@ def test_a_model_of_few_positions(positions):
 )
 def test_arithmetic(monkeypatch, arguments, expected):
     rates = {"float32": 300.0, "int16": 500.0, "bf16": 3000.0, "bf16x3": 1200.0}
-    monkeypatch.setattr(product_rates, "machine_rates", lambda: rates)
+    monkeypatch.setattr(arithmetic, "machine_rates", lambda: rates)
     values = {"device": "cpu", "dtype": "auto", "precision": "fast", **arguments}
     got = arithmetic.resolve(checkpoint=torch.bfloat16, **values)
     assert (got.dtype, got.precision, got.products) == expected and got.reason
@@ -325,4 +325,4 @@ def test_results_name_the_commit_of_a_hub_model(tmp_path, monkeypatch):
     (newer.parents[1] / "refs" / "main").write_text("1" * 40)
     assert model_settings("someone/tiny", "auto", "fast")["revision"] == "1" * 40
     assert "revision" not in model_settings("smollm2-135m", "auto", "fast")
-    assert hub.commit_of("./none") == hub.commit_of("none.gguf") == ""
+    assert find.commit_of("./none") == find.commit_of("none.gguf") == ""

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from fastreader import Reader
 from fastreader.errors import FastreaderError, ModelFileError, ModelNotFoundError, UnsupportedModelError
-from fastreader.models.loading import hub
+from fastreader.models.loading import find
 
 CODE = """
 from pathlib import Path
@@ -94,8 +94,8 @@ def test_a_hub_that_cannot_be_reached_is_reported_at_once(monkeypatch):
     def refuse(*_):
         raise OSError("no route to host")
 
-    monkeypatch.setattr(hub.socket, "create_connection", refuse)
-    monkeypatch.setattr(hub, "getproxies", dict)
+    monkeypatch.setattr(find.socket, "create_connection", refuse)
+    monkeypatch.setattr(find, "getproxies", dict)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
     with pytest.raises(ModelNotFoundError, match=r"nosuch/model: not a folder.*cannot be reached: no route to host"):
         Reader.load("nosuch/model")

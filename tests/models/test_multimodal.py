@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 
 import fastreader as fr
 from fastreader.errors import UnsupportedModelError
-from fastreader.models.loading import model_classes
+from fastreader.models.loading import text_only
 from fastreader.models.loading import text_only as text_models
 
 SIZES = {
@@ -263,13 +263,13 @@ def test_a_tower_that_text_needs_is_read_after_all(tmp_path, monkeypatch):
     whole = weighty(gemma3)
     whole.save_pretrained(tmp_path)
     byte_tokenizer().save_pretrained(tmp_path)
-    named, tried = model_classes.outside, []
+    named, tried = text_only.outside, []
 
     def too_many(*arguments):
         tried.append(arguments)
         return [*named(*arguments), "model.language_model.norm"]
 
-    monkeypatch.setattr(model_classes, "outside", too_many)
+    monkeypatch.setattr(text_only, "outside", too_many)
     reader = fr.Reader.load(tmp_path, device="cpu", precision="exact")
     assert tried and reader.score([([20, 30], [40])]).logprob == pytest.approx(
         [one_at_a_time(whole, [20, 30], [40])], abs=1e-4

@@ -10,8 +10,8 @@ from helpers.support import byte_tokenizer, one_by_one, random_sequences
 
 from fastreader import Reader
 from fastreader.errors import InputError
-from fastreader.models.machine import product_rates
-from fastreader.models.machine.product_rates import choose, machine_rates, measure, ways
+from fastreader.models.machine import arithmetic
+from fastreader.models.machine.arithmetic import choose, machine_rates, measure, ways
 from fastreader.ops import extension
 
 pytestmark = pytest.mark.skipif(extension.why_missing() is not None, reason=str(extension.why_missing()))
@@ -36,7 +36,7 @@ WITH_VNNI = {"float32": 100.0, "int16": 180.0}
     ],
 )
 def test_the_fastest_within_the_promise(monkeypatch, rates, fast, high):
-    monkeypatch.delenv(product_rates.VARIABLE, raising=False)
+    monkeypatch.delenv(arithmetic.VARIABLE, raising=False)
     assert choose("fast", "auto", rates)[0] == fast
     assert choose("high", "auto", rates)[0] == high
     assert choose("exact", "auto", rates)[0] == "float32"
@@ -44,13 +44,13 @@ def test_the_fastest_within_the_promise(monkeypatch, rates, fast, high):
 
 
 def test_arguments_and_the_variable_force_it(monkeypatch):
-    monkeypatch.setenv(product_rates.VARIABLE, "int16")
+    monkeypatch.setenv(arithmetic.VARIABLE, "int16")
     assert choose("fast", "auto", ZEN5) == ("int16", "as FASTREADER_PRODUCTS says")
     assert choose("exact", "auto", ZEN5)[0] == "float32"  # int16 would not be exact
     assert choose("fast", "float32", ZEN5) == ("float32", "as requested")
     with pytest.raises(InputError, match=r"products \(precision 'high'\): expected one of auto, float32, bf16x3"):
         choose("high", "int16")
-    monkeypatch.setenv(product_rates.VARIABLE, "int8")
+    monkeypatch.setenv(arithmetic.VARIABLE, "int8")
     with pytest.raises(InputError, match="FASTREADER_PRODUCTS: expected one of bf16"):
         choose("fast", "auto", ZEN5)
     monkeypatch.setenv("FASTREADER_CPU_ISA", "portable")
@@ -66,19 +66,19 @@ def test_ways_follow_the_instruction_set(monkeypatch):
 
 def test_rates_are_measured_once_and_kept(monkeypatch, tmp_path):
     monkeypatch.setenv("FASTREADER_CACHE", str(tmp_path))
-    product_rates._machine_rates.cache_clear()
+    arithmetic._machine_rates.cache_clear()
     first = machine_rates()
     assert set(first) == set(ways()) and min(first.values()) > 0
     (file,) = (tmp_path / "rates").iterdir()
     assert json.loads(file.read_text()) == first
-    monkeypatch.setattr(product_rates, "measure", lambda: pytest.fail("measured again"))
-    product_rates._machine_rates.cache_clear()
+    monkeypatch.setattr(arithmetic, "measure", lambda: pytest.fail("measured again"))
+    arithmetic._machine_rates.cache_clear()
     assert machine_rates() == first
     file.write_text('{"float32": "fast"}')
-    monkeypatch.setattr(product_rates, "measure", lambda: dict.fromkeys(ways(), 1.0))
-    product_rates._machine_rates.cache_clear()
+    monkeypatch.setattr(arithmetic, "measure", lambda: dict.fromkeys(ways(), 1.0))
+    arithmetic._machine_rates.cache_clear()
     assert set(machine_rates().values()) == {1.0}
-    product_rates._machine_rates.cache_clear()
+    arithmetic._machine_rates.cache_clear()
 
 
 @pytest.mark.usefixtures("nothing_served")

@@ -15,7 +15,7 @@ sys.path.append(str(Path(__file__).parents[2] / "benchmarks" / "gpu"))
 from pretended import META, Launches, launching, pretended
 
 from fastreader.models.machine.memory import recurrent_bytes_per_token
-from fastreader.models.rewriting.recurrent import PathStates, RecurrentStates
+from fastreader.models.passes.recurrent_states import PathStates, RecurrentStates
 from fastreader.ops.recurrent import (
     gated_delta_rule,
     linear_attention,

@@ -14,8 +14,8 @@ from recorded import Graphs
 
 from fastreader.core.tree import PrefixTree
 from fastreader.models.passes import pass_graphs
+from fastreader.models.passes.packed_keys import PreparedPass
 from fastreader.models.passes.pass_graphs import PassGraphs, fill
-from fastreader.models.passes.prepared_pass import PreparedPass
 from fastreader.models.tree_model import TreeModel
 from fastreader.ops import upload
 from fastreader.ops.linear_logprob import LogprobStats

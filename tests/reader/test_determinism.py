@@ -17,7 +17,7 @@ from helpers.support import byte_tokenizer
 
 from fastreader import Reader
 from fastreader.errors import InputError, UnsupportedImplementationError, UnsupportedModelError
-from fastreader.models.machine.product_rates import ways
+from fastreader.models.machine.arithmetic import ways
 from fastreader.ops import extension
 from fastreader.ops.linear import linear
 

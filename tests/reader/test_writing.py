@@ -12,7 +12,7 @@ from helpers.support import byte_tokenizer
 from test_determinism import PRODUCTS, in_a_session, in_threads
 
 from fastreader import Reader
-from fastreader.models.machine.product_rates import ways
+from fastreader.models.machine.arithmetic import ways
 from fastreader.models.rewriting.fused import FusedStep, covers
 from fastreader.models.tree_model import TreeModel
 from fastreader.ops import extension

@@ -13,7 +13,7 @@ def model_settings(model: str, dtype: str, precision: str, adapter: str | None =
 
     A path is resolved, and a digest of its files or the commit of a hub id distinguishes versions.
     """
-    from fastreader.models.loading.hub import adapter_commit_of, commit_of
+    from fastreader.models.loading.find import adapter_commit_of, commit_of
 
     name, revision = _versioned(model, commit_of)
     named = {"model": name, "dtype": dtype, "precision": precision} | ({"revision": revision} if revision else {})

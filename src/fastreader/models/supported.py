@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from fastreader.errors import UnsupportedModelError
-from fastreader.models.config import indexed_layers
+from fastreader.models.config import windows
 from fastreader.models.config.facts import before_head
 from fastreader.models.machine.devices import devices_of
 from fastreader.models.rewriting.experts import kind_of
@@ -59,7 +59,7 @@ def why_changed(model: Any) -> str | None:
     """Return why packed trees run only in a copy of a model whose modules are changed, or None."""
     if computes_scores(model):
         return "its attention modules compute scores in their own code"
-    if indexed_layers.covered(model.config.get_text_config()) is not None:
+    if windows.indexed_context(model.config.get_text_config()) is not None:
         return "its attention reads the keys that an index selects"
     if before_head(model) is not None:
         return "its states are transformed before the LM head"

@@ -14,25 +14,28 @@ from torch import Tensor
 from fastreader.core.checks import expect
 from fastreader.core.tree import IntArray, PrefixTree
 from fastreader.errors import UnsupportedModelError
-from fastreader.models.config import indexed_layers
-from fastreader.models.config.facts import before_head, context_length, lm_head, logit_scale_of, logit_softcap_of
-from fastreader.models.config.rotary_regimes import rotary_regimes
+from fastreader.models.config import windows
+from fastreader.models.config.facts import (
+    before_head,
+    context_length,
+    lm_head,
+    logit_scale_of,
+    logit_softcap_of,
+    rotary_regimes,
+)
 from fastreader.models.config.windows import layers_without_attention
 from fastreader.models.machine import memory
-from fastreader.models.machine.arithmetic import Precision
+from fastreader.models.machine.arithmetic import OPERATOR, Precision, Products
 from fastreader.models.machine.devices import devices_of
-from fastreader.models.machine.product_rates import OPERATOR, Products
-from fastreader.models.passes.attention import SelectedRows, TreePass
+from fastreader.models.passes.attention import TreePass
 from fastreader.models.passes.decode_keys import DecodeKeys
 from fastreader.models.passes.key_values import KeyValues, Reuse
 from fastreader.models.passes.logit_head import LogitHead
-from fastreader.models.passes.packed_keys import AttentionKeys
+from fastreader.models.passes.packed_keys import AttentionKeys, PassTables, PreparedPass, SelectedRows, Shapes
 from fastreader.models.passes.pass_graphs import PassGraphs, graphs_wanted
-from fastreader.models.passes.pass_tables import PassTables, Shapes
-from fastreader.models.passes.prepared_pass import PreparedPass
+from fastreader.models.passes.recurrent_states import RecurrentStates
 from fastreader.models.rewriting import fused, quantised, recurrent, surgery
-from fastreader.models.rewriting.copies import structural_copy
-from fastreader.models.rewriting.draft import Draft
+from fastreader.models.rewriting.draft import Draft, structural_copy
 from fastreader.models.rewriting.rewrites import rewrite
 from fastreader.models.rewriting.upcast import why_not_upcast
 from fastreader.models.supported import refuse, why_not_deterministic, why_unsupported
@@ -51,7 +54,7 @@ class TreeModel:
     Args:
         model: a transformers causal LM, on one device or settled on several (`rewriting.device_hooks`).
         precision: of the products, "fast", "high" or "exact".
-        products: how linear layers multiply, see `machine.product_rates`.
+        products: how linear layers multiply, see `machine.arithmetic`.
         deterministic: sum in an order that does not depend on the other sequences of a pass.
         own: the model is nobody else's, so that its weights may move (to views of joined buffers, on a GPU).
 
@@ -196,7 +199,7 @@ class TreeModel:
     @property
     def context_note(self) -> str:
         """What to add to a message about an input longer than `max_length`."""
-        if indexed_layers.covered(self.config) != self.max_length:
+        if windows.indexed_context(self.config) != self.max_length:
             return ""
         return (
             "; beyond it, its attention reads only keys that an index selects, which the packed pass does not compute"
@@ -260,7 +263,7 @@ class TreeModel:
         nodes = np.unique(nodes[nodes >= 0]).astype(np.int64)
         if reuse is not None:
             nodes = np.intersect1d(nodes, reuse.computed)
-        return KeyValues(states=recurrent.RecurrentStates(nodes))
+        return KeyValues(states=RecurrentStates(nodes))
 
     def release_original(self) -> None:
         """Release the model's own modules, whose weights the upcast ones may hold in another layout."""

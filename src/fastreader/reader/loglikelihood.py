@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import TypeAlias
+from functools import partial
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from fastreader.core.checked import accept, kind_of
+from fastreader.core.checked import accept, checked, kind_of
 from fastreader.core.checks import check_choice, check_list, check_tokens, expect, located, require
 from fastreader.core.progress import track
 from fastreader.core.protocol import Loglikelihood, Results, SequenceScores, TextOrTokens
@@ -24,6 +26,7 @@ from fastreader.ops.linear_logprob import LogprobStats
 from fastreader.reader.fitting import leave_room
 from fastreader.reader.local_model import LocalModel
 from fastreader.reader.prompts.encoder import TextEncoder
+from fastreader.reader.prompts.writer import PromptWriter
 
 Admit: TypeAlias = Callable[[Sequence[PrefixTree]], None]
 _BOOL = kind_of(bool)
@@ -169,3 +172,34 @@ def _encode(
     check_tokens(f"{name}: continuation", continuation)
     require(len(continuation) > 0, f"{name}: expected a continuation to score, got no token")
     return encoder.prompt_tokens(context, f"{name}: context"), continuation
+
+
+@checked
+class ScoreReader(PromptWriter, ABC):
+    """A reader whose `loglikelihood` is made of its `score` and `max_length`, since its model is not in this object."""
+
+    @property
+    @abstractmethod
+    def max_length(self) -> int | None:
+        """Longest input in tokens, or None if there is no limit."""
+
+    @abstractmethod
+    def score(
+        self, sequences: Sequence[tuple[Tokens, Tokens]], *, max_batch_tokens: int | None = None
+    ) -> SequenceScores:
+        """Score (context, continuation) pairs of token ids, as `Reader.score`."""
+
+    def loglikelihood(
+        self,
+        requests: Iterable[tuple[TextOrTokens, TextOrTokens]],
+        *,
+        token_logprobs: bool = False,
+        special_tokens: bool = True,
+        on_overflow: str = "error",
+        max_batch_tokens: int | None = None,
+        progress: bool | None = None,
+    ) -> Results[Loglikelihood]:
+        """Return the log-likelihood of each continuation after its context, as `Reader.loglikelihood`."""
+        options: Any = {"special_tokens": special_tokens, "on_overflow": on_overflow, "token_logprobs": token_logprobs}
+        score = partial(self.score, max_batch_tokens=max_batch_tokens)
+        return score_requests(score, self.encoder, self.max_length, requests, **options)

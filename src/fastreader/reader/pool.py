@@ -16,9 +16,8 @@ from fastreader.core.checks import check_int, check_list, expect
 from fastreader.core.options import GenerateOptions
 from fastreader.core.protocol import GenerateArguments, Generation, Results, SequenceScores, TextOrTokens
 from fastreader.core.tree import PrefixTree, Tokens, TreeStats
-from fastreader.reader.loglikelihood import score
+from fastreader.reader.loglikelihood import ScoreReader, score
 from fastreader.reader.reader import Reader
-from fastreader.reader.score_reader import ScoreReader
 
 Part = TypeVar("Part")
 Outcome = TypeVar("Outcome")

@@ -10,9 +10,8 @@ from typing import Any
 
 from fastreader.data import Example
 from fastreader.errors import FastreaderError
-from fastreader.reader.programs.costs import StageCost, request_cost
 from fastreader.reader.programs.readers import Readers
-from fastreader.reader.programs.requests import Program
+from fastreader.reader.programs.requests import Program, StageCost, request_cost
 from fastreader.reader.programs.scheduler import run as run_together
 from fastreader.statistics.measures.answers import contained, exact_match, f1
 from fastreader.study.cached_reader import CachedReader, Meter

@@ -20,9 +20,9 @@ from fastreader.data.arguments import make_passages
 from fastreader.data.keyed import keyed
 from fastreader.errors import ContextOverflowError, FastreaderError, InputError, NumericsError, OutOfBudgetError
 from fastreader.reader.programs.checkpoint import Checkpoint
-from fastreader.reader.programs.costs import StageCost
 from fastreader.reader.programs.prefix_reader import STAGE
 from fastreader.reader.programs.readers import Readers
+from fastreader.reader.programs.requests import StageCost
 from fastreader.reader.programs.scheduler import ProgramOutcome, run
 from fastreader.sure.prefix_reuse import reuse_prefixes
 from fastreader.sure.settings import Settings, make_settings

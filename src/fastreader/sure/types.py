@@ -8,7 +8,7 @@ from typing import Any
 
 from fastreader.core.checked import checked_methods
 from fastreader.data.record import SavedRecord
-from fastreader.reader.programs.costs import StageCost
+from fastreader.reader.programs.requests import StageCost
 from fastreader.sure.replies import CandidateReply
 from fastreader.sure.vote import Matrix, winner
 

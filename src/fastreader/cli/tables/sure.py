@@ -10,7 +10,7 @@ from rich.padding import Padding
 from rich.table import Table
 
 from fastreader.cli.screen import Text
-from fastreader.reader.programs.costs import StageCost
+from fastreader.reader.programs.requests import StageCost
 from fastreader.sure.templates import LETTERS
 from fastreader.sure.types import MethodResult, Result, SureResult
 

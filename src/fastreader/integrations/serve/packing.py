@@ -22,7 +22,7 @@ from fastreader.core.tree import PrefixTree, Tokens, TreeStats
 from fastreader.errors import FastreaderError
 from fastreader.integrations.serve.settings import ServerSettings
 from fastreader.reader.base import ReaderBase
-from fastreader.reader.score_reader import ScoreReader
+from fastreader.reader.loglikelihood import ScoreReader
 
 Pair = tuple[Tokens, Tokens]
 TOO_LONG = "the request took longer than this server allows"

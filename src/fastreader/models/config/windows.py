@@ -6,8 +6,10 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from fastreader.errors import UnsupportedModelError
-from fastreader.models.config import indexed_layers
 
 
 @dataclass(frozen=True)
@@ -24,6 +26,10 @@ class Chunk:
 # What a layer sees: its last tokens, a chunk, or everything.
 Window = int | Chunk | None
 
+# Kinds of layers that attend to the keys which an index selects (DeepSeek's sparse attention); the second before 5.20.
+# An index of the best K keys selects every key of a text of at most K tokens, so they run as full attention there.
+# Longer texts are rejected: which keys an index selects depends on the path through the tree.
+INDEXED = ("indexed_attention", "deepseek_sparse_attention", "minimax_m3_sparse")
 # Kinds of layers without attention: a recurrent state or a short convolution, and only a feed-forward.
 _RECURRENT, _ALONE = ("linear_attention", "conv"), ("mlp", "moe")
 
@@ -49,8 +55,8 @@ def layer_windows(config: Any, model_name: str, recurrent: Collection[int] = ())
     if kinds is None:
         return [window] * count
     of_kind: dict[str, Window] = {"full_attention": None, "sliding_attention": window}
-    if indexed_layers.covered(config) is not None:
-        of_kind |= dict.fromkeys(indexed_layers.KINDS)
+    if indexed_context(config) is not None:
+        of_kind |= dict.fromkeys(INDEXED)
     if (chunk := getattr(config, "attention_chunk_size", None)) is not None:
         of_kind["chunked_attention"] = Chunk(int(chunk))
     if recurrent:
@@ -63,3 +69,29 @@ def layer_windows(config: Any, model_name: str, recurrent: Collection[int] = ())
                 "sliding_attention and, with an attention_chunk_size, chunked_attention only"
             )
     return [of_kind.get(kind) for kind in kinds[:count]]
+
+
+def indexed_context(config: Any) -> int | None:
+    """Return the length of the longest text whose tokens are all selected, in tokens, or None without an index."""
+    if not set(INDEXED) & set(getattr(config, "layer_types", None) or ()):
+        return None
+    if (keys := getattr(config, "index_topk", None)) is not None:
+        return int(keys)
+    if not hasattr(config, "index_topk_blocks"):  # Qwen4's counts otherwise
+        return None
+    return int(config.index_topk_blocks) * int(config.index_block_size)
+
+
+def indexers(model: Any) -> list[Any]:
+    """Return the modules of a model that select keys."""
+    return [part for m in model.base_model.modules() if (part := getattr(m, "indexer", None)) is not None]
+
+
+def select_all_keys(model: Any) -> None:
+    """Replace the selections of a structural copy by empty ones, which mean all keys."""
+    for indexer in indexers(model):
+        indexer.forward = _nothing
+
+
+def _nothing(hidden_states: Tensor, *_: Any, **_named: Any) -> Tensor:
+    return torch.empty(0, dtype=torch.int64, device=hidden_states.device)

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from fastreader.core.quiet import silence_progress_bars
 from fastreader.data.cache_folder import building, cache_dir
-from fastreader.data.files import write_text
+from fastreader.data.files import write_json, write_text
 from fastreader.data.fingerprints import digest, file_digest
 from fastreader.errors import MissingExtraError, ModelFileError, UnsupportedModelError
-from fastreader.models.loading.weights_index import add_index
 
 if TYPE_CHECKING:
     import torch
@@ -26,6 +25,8 @@ _MAGIC = b"GGUF"
 _FLOAT_TYPES = ("F16", "F32", "F64")
 _STRING, _ARRAY = 8, 9
 _WIDTHS = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}  # bytes of the other types of values
+BLOCKS = "blocks.safetensors"  # the integers, which `gguf_weights.write` adds
+_WEIGHTS, _INDEX = "model.safetensors", "model.safetensors.index.json"
 CONVERSION = 4  # version of the conversion; folders of older versions are not used
 
 
@@ -93,7 +94,7 @@ def convert(path: Path, folder: Path) -> None:
         plain.load_state_dict(dequantised.state_dict())
         plain.save_pretrained(folder)
         transformers.AutoTokenizer.from_pretrained(**source).save_pretrained(folder)
-    gguf_weights.write(path, dequantised, folder)
+    gguf_weights.write(path, dequantised, folder / BLOCKS)
     add_index(folder)
     # save_pretrained makes the weights readable by their owner only; others read a shared cache.
     for file in folder.iterdir():
@@ -215,3 +216,29 @@ def free_space(folder: Path) -> int:
     while not folder.exists():
         folder = folder.parent
     return shutil.disk_usage(folder).free
+
+
+def has_blocks(folder: str) -> bool:
+    """Return whether a model folder holds the integers of a GGUF file."""
+    return (Path(folder) / BLOCKS).is_file()
+
+
+def add_index(folder: Path) -> None:
+    """Write an index that names the file with plain weights, if `write` added another and there is no index.
+
+    vLLM and SGLang load every *.safetensors in a folder, and fail on that file, unless an index leaves it out. Earlier
+    versions wrote no index, so a cached folder gets it when it is next used. A folder that cannot be written to, or is
+    damaged, stays unchanged: this package needs no index.
+    """
+    if not (folder / BLOCKS).is_file() or (folder / _INDEX).is_file():
+        return
+    from safetensors import SafetensorError, safe_open
+
+    weights = folder / _WEIGHTS
+    try:
+        with safe_open(weights, framework="numpy") as stream:
+            names = sorted(stream.keys())
+        index = {"metadata": {"total_size": weights.stat().st_size}, "weight_map": dict.fromkeys(names, _WEIGHTS)}
+        write_json(folder / _INDEX, index, indent=2)
+    except (OSError, SafetensorError) as error:
+        logger.info("%s: no index written, so other programs may not load this folder: %s", folder, error)

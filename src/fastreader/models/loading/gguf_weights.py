@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from fastreader.errors import MissingExtraError, ModelFileError
-from fastreader.models.loading.weights_index import BLOCKS
 from fastreader.ops import extension
 from fastreader.ops.linear import BlockTensor, BlockWeight
 from fastreader.ops.linear.blocks import FORMATS
@@ -19,7 +18,7 @@ from fastreader.ops.linear.blocks import FORMATS
 _FORMATS = "formats"  # its metadata: the format of each quantised weight, as JSON
 
 
-def write(path: Path, model: nn.Module, folder: Path) -> None:
+def write(path: Path, model: nn.Module, file: Path) -> None:
     """Write the weights of a GGUF file with their integers, or nothing if none has a format of `FORMATS`.
 
     transformers may reorder rows of a file (of queries and keys, for its rotary embedding). So a weight is recognised
@@ -29,7 +28,7 @@ def write(path: Path, model: nn.Module, folder: Path) -> None:
     Args:
         path: the GGUF file.
         model: what transformers made of it, in float32.
-        folder: of the converted model.
+        file: of the converted model, with the integers.
     """
     from gguf import GGUFReader, quants
     from safetensors.torch import save_file
@@ -56,7 +55,7 @@ def write(path: Path, model: nn.Module, folder: Path) -> None:
     for name, parameter in model.named_parameters():
         if name not in tensors:
             tensors[name] = _shortest(parameter.detach()).contiguous()
-    save_file(tensors, folder / BLOCKS, metadata={_FORMATS: json.dumps(formats)})
+    save_file(tensors, file, metadata={_FORMATS: json.dumps(formats)})
 
 
 def _shortest(values: Tensor) -> Tensor:
@@ -81,11 +80,11 @@ def why_not(device: torch.device) -> str | None:
     return extension.why_missing() if device.type == "cpu" else f"the kernels for them run on a CPU, not on {device}"
 
 
-def load(folder: str, config: Any, keep: bool = True) -> Any:
+def load(file: Path, config: Any, keep: bool = True) -> Any:
     """Return the model of a converted GGUF file, its weights float32 to transformers, none rounded to bfloat16.
 
     Args:
-        folder: of the converted model, with quantised weights (`written_in`).
+        file: of the converted model, as `write` wrote it.
         keep: hold quantised weights as `BlockTensor`s; else dequantise them.
 
     Raises:
@@ -96,7 +95,6 @@ def load(folder: str, config: Any, keep: bool = True) -> Any:
     from accelerate import init_empty_weights
     from safetensors import SafetensorError, safe_open
 
-    file = Path(folder) / BLOCKS
     with init_empty_weights(include_buffers=False):  # no weight is allocated twice
         model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     model.tie_weights()  # a weight that is another one is not in the file
@@ -119,8 +117,8 @@ def load(folder: str, config: Any, keep: bool = True) -> Any:
     except (SafetensorError, KeyError, TypeError, ValueError, RuntimeError) as error:
         raise ModelFileError(f"{file}: damaged or truncated ({error})") from error
     model.tie_weights()
-    if (Path(folder) / "generation_config.json").is_file():
-        model.generation_config = transformers.GenerationConfig.from_pretrained(folder)
+    if (file.parent / "generation_config.json").is_file():
+        model.generation_config = transformers.GenerationConfig.from_pretrained(file.parent)
     return model.eval()
 
 

@@ -19,7 +19,7 @@ from fastreader.data.files import write_json
 from fastreader.data.fingerprints import file_digest
 from fastreader.errors import FastreaderError, ModelFileError, ModelNotFoundError
 from fastreader.models.loading import gguf
-from fastreader.models.loading.weights_index import add_index
+from fastreader.models.loading.gguf import add_index
 
 logger = logging.getLogger(__name__)
 _ORIGIN = "origin.json"

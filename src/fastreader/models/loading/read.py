@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from fastreader.errors import ModelFileError
@@ -11,8 +12,7 @@ from fastreader.models.loading import gguf, gguf_weights, peft_adapters
 from fastreader.models.loading.decide import Decision
 from fastreader.models.loading.files import guarded
 from fastreader.models.loading.find import Found
-from fastreader.models.loading.model_classes import classes_for
-from fastreader.models.loading.text_only import EncoderNeededError, text_model
+from fastreader.models.loading.text_only import EncoderNeededError, classes_for, text_model
 from fastreader.models.rewriting import quantised
 from fastreader.models.rewriting.device_hooks import settled
 
@@ -57,7 +57,7 @@ def read(found: Found, decision: Decision) -> Contents:
 def _read_blocks(found: Found, decision: Decision) -> tuple[Any, Any]:
     """Return the model of a quantised GGUF file with its integers or the values that they represent."""
     keep = decision.reads == "integers"
-    model = guarded(lambda: gguf_weights.load(found.source, found.config, keep), found.source)
+    model = guarded(lambda: gguf_weights.load(Path(found.source) / gguf.BLOCKS, found.config, keep), found.source)
     return _text_part(model if keep else model.to(decision.arithmetic.dtype), found)
 
 

@@ -16,31 +16,17 @@ from torch import Tensor
 
 from fastreader.errors import InputError, UnsupportedModelError
 from fastreader.models.config.windows import Chunk, Window
-from fastreader.models.passes.packed_keys import AttentionKeys, AttentionParams, RecurrentKeys
+from fastreader.models.passes.packed_keys import AttentionKeys, AttentionParams, RecurrentKeys, SelectedRows
 from fastreader.models.passes.pass_argument import KEYWORD as KEYWORD
 from fastreader.models.passes.pass_argument import WITHOUT_POSITIONS, NotHandedDownError, run_with
 from fastreader.models.passes.query_temperature import TEMPERATURE
 from fastreader.models.passes.recurrent_states import PathStates
-from fastreader.ops.upload import Uploaded
 
 ATTENTION_NAME = "fastreader_tree"
 
 AttentionInputs = tuple[Tensor, Tensor, Tensor, dict[str, Any]]
 # Arguments of an attention call that do not change the result.
 _IGNORED = {"position_ids", "cache_position", "use_cache", "return_dict", "output_hidden_states", "is_causal"}
-
-
-@dataclass(frozen=True)
-class SelectedRows:
-    """The new tokens whose final states are needed, so that the last layer may skip the others.
-
-    Attributes:
-        indices: int64 [A], of the new tokens, ascending.
-        keys: what these tokens attend to.
-    """
-
-    indices: Uploaded
-    keys: AttentionKeys
 
 
 @dataclass

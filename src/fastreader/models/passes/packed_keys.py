@@ -1,4 +1,4 @@
-"""AttentionKeys: what the new tokens of a pass attend to, and PackedKeys: keys of a packed tree."""
+"""What the new tokens of a pass attend to: AttentionKeys, their tables on the device, and a PreparedPass of a tree."""
 
 from __future__ import annotations
 
@@ -14,10 +14,58 @@ from torch import Tensor
 from fastreader.core.tree import IntArray, PrefixTree
 from fastreader.models.config.windows import Chunk, Window
 from fastreader.models.passes.key_values import KeyValues, Reuse
-from fastreader.models.passes.pass_tables import PassTables
 from fastreader.models.passes.recurrent_states import PathStates, RecurrentStates
+from fastreader.ops import triton_support
 from fastreader.ops.tree_attention import AttentionPlan, tree_attention
-from fastreader.ops.upload import Uploaded
+from fastreader.ops.tree_attention.device_schedule import CallShape, add_schedule
+from fastreader.ops.upload import Array, Upload, Uploaded
+
+# Of each call of attention: its shape, and whether its window is a chunk.
+Shapes = dict[tuple[CallShape, bool], None]
+
+
+class PassTables:
+    """What a pass sends to the device, schedules of attention included.
+
+    The shapes of a model's attention calls are known from its first pass on; a schedule that was not foreseen is
+    copied when it is first used.
+
+    Args:
+        shapes: of earlier passes, to which this one adds its own; None to foresee no schedule.
+        upload: what takes the tables to the device; None for a separate one.
+
+    Attributes:
+        scheduled: whether the device's kernels take schedules, which are then added and noted.
+    """
+
+    def __init__(self, device: torch.device, shapes: Shapes | None = None, upload: Upload | None = None) -> None:
+        self.upload = upload or Upload(device)
+        self._shapes: Shapes = {} if shapes is None else shapes
+        self.scheduled = triton_support.on_gpu(device)
+
+    def add_schedules(self, plan: AttentionPlan) -> Array:
+        """Add a plan's schedules for the known shapes, and return the nodes of its queries as the kernels take them."""
+        if len(plan.query_node):
+            for shape, chunked in self._shapes:
+                used = plan.chunked(shape.window) if chunked and shape.window is not None else plan
+                add_schedule(shape.schedule(used, self.upload.device), self.upload)
+        return plan.query_node.astype(np.int32)
+
+    def note(
+        self,
+        query: Tensor,
+        value: Tensor,
+        window: int | None,
+        *,
+        chunked: bool,
+        terms: bool,
+        capped: bool,
+        split: bool,
+    ) -> None:
+        """Remember the shape of a call, [Tq, Hq, D] and [Tk, Hk, Dv]."""
+        sizes = (*query.shape[1:], *value.shape[1:])
+        shape = CallShape(sizes[0], sizes[2], sizes[1], sizes[3], query.dtype, window, terms, capped, split)
+        self._shapes[shape, chunked] = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -194,3 +242,61 @@ class TreeKeys:
             self._key_values.add_layer(layer, key, value)
         out: Tensor = self._keys.attend(query, key, value, params, return_lse=False)
         return out
+
+
+@dataclass(frozen=True)
+class SelectedRows:
+    """The new tokens whose final states are needed, so that the last layer may skip the others.
+
+    Attributes:
+        indices: int64 [A], of the new tokens, ascending.
+        keys: what these tokens attend to.
+    """
+
+    indices: Uploaded
+    keys: AttentionKeys
+
+
+@dataclass(frozen=True, eq=False)
+class PreparedPass:
+    """A pass over a tree's tokens, whose tables are all in one upload.
+
+    Attributes:
+        tokens: int64 [N], the computed tokens.
+        positions: int64 [N].
+        keys: what they attend to.
+        selected: the tokens whose final states are needed; None for all.
+        returned: int64 [R], which of the final states are returned; None for all.
+    """
+
+    tokens: Uploaded
+    positions: Uploaded
+    keys: AttentionKeys
+    selected: SelectedRows | None = None
+    returned: Uploaded | None = None
+
+    @classmethod
+    def of(
+        cls,
+        tree: PrefixTree,
+        device: torch.device,
+        tables: PassTables,
+        *,
+        impl: str = "auto",
+        reuse: Reuse | None = None,
+        key_values: KeyValues | None = None,
+        rows: IntArray | None = None,
+    ) -> PreparedPass:
+        """Prepare a pass, see `TreeModel.hidden`."""
+        keys = TreeKeys(tree, device, reuse, key_values, impl=impl, tables=tables)
+        computed = slice(None) if reuse is None else reuse.computed
+        tokens = tables.upload.add(tree.token_ids[computed])
+        positions = tables.upload.add(tree.positions[computed].astype(np.int64))
+        if rows is None:
+            return cls(tokens, positions, keys)
+        unique, inverse = np.unique(rows if reuse is None else reuse.state_rows(rows), return_inverse=True)
+        if not 0 < len(unique) < len(tokens.array):
+            return cls(tokens, positions, keys, returned=tables.upload.add(unique[inverse]))
+        selected_keys = TreeKeys(tree, device, reuse, key_values, impl=impl, rows=unique, tables=tables)
+        selected = SelectedRows(tables.upload.add(unique), selected_keys)
+        return cls(tokens, positions, keys, selected, tables.upload.add(inverse))

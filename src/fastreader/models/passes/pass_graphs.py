@@ -16,8 +16,7 @@ import numpy as np
 import torch
 
 from fastreader.core.tree import PrefixTree
-from fastreader.models.passes.pass_tables import PassTables, Shapes
-from fastreader.models.passes.prepared_pass import PreparedPass
+from fastreader.models.passes.packed_keys import PassTables, PreparedPass, Shapes
 from fastreader.ops.linear_logprob import LogprobStats
 from fastreader.ops.triton_support import ceil_div, power_of_2
 from fastreader.ops.upload import MisfitError, StaticUpload, Uploaded

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fastreader.core.tree import IntArray, PrefixTree
-from fastreader.models.config.rotary_regimes import RotaryRegimes
+from fastreader.models.config.facts import RotaryRegimes
 from fastreader.models.passes.key_values import CachedTokens, KeyValues, Reuse
 from fastreader.models.passes.recurrent_states import RecurrentStates, joined_states
 

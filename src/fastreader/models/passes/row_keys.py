@@ -10,11 +10,9 @@ from torch import Tensor
 
 from fastreader.core.tree import IntArray, PrefixTree
 from fastreader.models.config.windows import Chunk
-from fastreader.models.passes.decode_keys import attend, is_shared
+from fastreader.models.passes.decode_keys import Paths, attend, is_shared
 from fastreader.models.passes.key_values import KeyValues
-from fastreader.models.passes.packed_keys import AttentionParams, PackedKeys
-from fastreader.models.passes.pass_tables import PassTables, Shapes
-from fastreader.models.passes.row_paths import Paths
+from fastreader.models.passes.packed_keys import AttentionParams, PackedKeys, PassTables, Shapes
 from fastreader.ops.decode_attention import Ranges, decode_attention, why_not_triton
 from fastreader.ops.merge_state import merge_state
 from fastreader.ops.upload import Upload

@@ -1,7 +1,8 @@
-"""Draft: a structural copy of a model while it is rewritten."""
+"""Draft: a structural copy of a model (new modules around the same weights) while it is rewritten."""
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -9,10 +10,28 @@ from typing import Any
 import torch
 from torch import nn
 
-from fastreader.models.config.facts import context_length
-from fastreader.models.config.rotary_regimes import rotary_regimes
+from fastreader.models.config.facts import context_length, rotary_regimes
 from fastreader.models.config.windows import Window, layer_windows
-from fastreader.models.rewriting import experts, recurrent
+from fastreader.models.rewriting import experts, quantised, recurrent
+
+
+def structural_copy(model: Any) -> Any:
+    """Return new modules and a new config around the parameters of a transformers model, in evaluation mode."""
+    from transformers import PreTrainedModel
+
+    shared: dict[int, Any] = {id(p): p for p in model.parameters()}
+    quantising = bool(quantised.method(model))
+    if quantising:
+        shared |= {id(module): module for module in model.modules() if quantised.is_own(module)}
+    copied = copy.deepcopy(model, shared)
+    if quantising:
+        quantised.wrap(copied, model.dtype)
+    if copied.base_model is copied:  # Llama 4's prefix is the name of its text model in the whole checkpoint
+        inner = [name for name, child in copied.named_children() if isinstance(child, PreTrainedModel)]
+        if len(inner) == 1:
+            copied.base_model_prefix = inner[0]
+    return copied.eval()
+
 
 TOKENS = 6  # that a part is tried on
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from fastreader.models.config import indexed_layers
+from fastreader.models.config import windows
 from fastreader.models.passes import query_temperature
 from fastreader.models.passes.attention import ATTENTION_NAME, register
 from fastreader.models.passes.pass_argument import ask_for_mask
@@ -46,7 +46,7 @@ def _attend_packed(draft: Draft) -> None:
 
 
 def _select_all(draft: Draft) -> None:
-    indexed_layers.select_all(draft.model)
+    windows.select_all_keys(draft.model)
     ask_for_mask(draft.model)
 
 
@@ -74,7 +74,7 @@ REWRITES = (
     ),
     Rewrite(
         "indexes of keys",
-        lambda draft: bool(indexed_layers.indexers(draft.model)),
+        lambda draft: bool(windows.indexers(draft.model)),
         _select_all,
         "a text longer than the index covers is rejected, and attention rejects an index that selects some keys only",
     ),

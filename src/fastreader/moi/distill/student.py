@@ -17,8 +17,7 @@ from fastreader.core.checked import checked
 from fastreader.core.checks import expect
 from fastreader.core.tree import PrefixTree, Tokens, TreeStats
 from fastreader.errors import ContextOverflowError, MissingExtraError
-from fastreader.models.config.facts import context_length, lm_head, logit_scale_of
-from fastreader.models.config.rotary_regimes import rotary_regimes
+from fastreader.models.config.facts import context_length, lm_head, logit_scale_of, rotary_regimes
 from fastreader.models.config.windows import layer_windows
 from fastreader.models.loading.load import load
 from fastreader.models.loading.options import LoadOptions

@@ -14,8 +14,7 @@ from typing import Any
 from fastreader.core.protocol import Generation, Loglikelihood
 from fastreader.data.answer_cache import Cache
 from fastreader.data.fingerprints import digest
-from fastreader.reader.programs.costs import StageCost
-from fastreader.reader.programs.requests import PrefixRead, Request, Score
+from fastreader.reader.programs.requests import PrefixRead, Request, Score, StageCost
 
 Replies = list[Any]
 Answered = tuple[int, int, Request | PrefixRead, Replies, StageCost]

@@ -20,8 +20,7 @@ from fastreader.core.protocol import (
 from fastreader.core.tree import PrefixTree
 from fastreader.errors import OutOfBudgetError
 from fastreader.reader.programs.checkpoint import Answered, Checkpoint
-from fastreader.reader.programs.costs import StageCost
-from fastreader.reader.programs.requests import PrefixRead
+from fastreader.reader.programs.requests import PrefixRead, StageCost
 
 STAGE = "passages"
 _STEP = -1  # in a checkpoint, before the program's own requests

@@ -10,10 +10,9 @@ from typing import Any, Generic, TypeVar
 from fastreader.core.halving import by_halves
 from fastreader.errors import FastreaderError
 from fastreader.reader.programs.checkpoint import Answered, Checkpoint, Replies
-from fastreader.reader.programs.costs import StageCost, request_cost
 from fastreader.reader.programs.prefix_reader import PrefixReader
 from fastreader.reader.programs.readers import Readers
-from fastreader.reader.programs.requests import Program, Request, Score, Write
+from fastreader.reader.programs.requests import Program, Request, Score, StageCost, Write, request_cost
 
 T = TypeVar("T")
 

@@ -18,9 +18,9 @@ from fastreader.core.protocol import GenerateArguments, Generation, Results, Seq
 from fastreader.core.tree import PrefixTree, Tokens, TreeStats, partition
 from fastreader.errors import ContextOverflowError, EngineError, MissingExtraError, NumericsError
 from fastreader.reader.fitting import leave_room
+from fastreader.reader.loglikelihood import ScoreReader
 from fastreader.reader.prompts.encoder import TextEncoder
 from fastreader.reader.remote.dialects import DIALECTS, PROBES, Scored
-from fastreader.reader.score_reader import ScoreReader
 
 KEYS = ("FASTREADER_API_KEY", "OPENAI_API_KEY")  # environment variables, the first that is set
 _TOGETHER = 1 << 16  # tokens of questions that wait for each other

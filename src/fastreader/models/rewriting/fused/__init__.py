@@ -1,9 +1,8 @@
 """Fuse what most decoder families share, where the result has transformers' numbers."""
 
 from fastreader.models.rewriting.fused.attention import FusedAttention
-from fastreader.models.rewriting.fused.layer import FusedEnd, FusedLayer
+from fastreader.models.rewriting.fused.layer import FusedEnd, FusedLayer, MixedLayer
 from fastreader.models.rewriting.fused.match import covers, describe, fuse_layers, fuse_parts
-from fastreader.models.rewriting.fused.mixed import MixedLayer
 from fastreader.models.rewriting.fused.parts import (
     FusedFeedForward,
     FusedGatedNorm,

@@ -24,8 +24,7 @@ from fastreader.models.rewriting.device_hooks import replace_module
 from fastreader.models.rewriting.draft import TOKENS, Draft
 from fastreader.models.rewriting.experts import ParallelExperts, SortedExperts
 from fastreader.models.rewriting.fused.attention import FusedAttention
-from fastreader.models.rewriting.fused.layer import NORM_SCHEMES, FusedEnd, FusedLayer
-from fastreader.models.rewriting.fused.mixed import PROJECTIONS, MixedLayer
+from fastreader.models.rewriting.fused.layer import NORM_SCHEMES, PROJECTIONS, FusedEnd, FusedLayer, MixedLayer
 from fastreader.models.rewriting.fused.parts import (
     FusedFeedForward,
     FusedGatedNorm,
