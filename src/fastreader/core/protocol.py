@@ -9,7 +9,7 @@ from typing import Any, Generic, Protocol, TypedDict, TypeVar, Unpack, runtime_c
 import numpy as np
 import numpy.typing as npt
 
-from fastreader.core.tree import PrefixTree, Tokens, TreeStats
+from fastreader.core.tree import PrefixTree, TokenPairs, TreeStats
 
 TextOrTokens = str | Sequence[int]
 Item = TypeVar("Item")
@@ -197,17 +197,13 @@ class ScoringReader(ReaderProtocol, Protocol):
         ...
 
     def plan(
-        self, sequences: Sequence[tuple[Tokens, Tokens]], max_batch_tokens: int | None = None, *, new_tokens: int = 0
+        self, sequences: TokenPairs, max_batch_tokens: int | None = None, *, new_tokens: int = 0
     ) -> list[PrefixTree]:
         """Return the trees that `score` would run."""
         ...
 
     def score(
-        self,
-        sequences: Sequence[tuple[Tokens, Tokens]],
-        *,
-        max_batch_tokens: int | None = None,
-        trees: Sequence[PrefixTree] | None = None,
+        self, sequences: TokenPairs, *, max_batch_tokens: int | None = None, trees: Sequence[PrefixTree] | None = None
     ) -> SequenceScores:
         """Score (context, continuation) pairs of token ids."""
         ...

@@ -21,6 +21,7 @@ from fastreader.core.checks import check_int, expect
 from fastreader.errors import InputError
 
 Tokens = Sequence[int]
+TokenPairs = Sequence[tuple[Tokens, Tokens]]  # (context, continuation)
 IntArray = npt.NDArray[np.int64]
 Int32Array = npt.NDArray[np.int32]
 

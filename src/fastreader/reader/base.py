@@ -12,7 +12,7 @@ from fastreader.core.checked import accept, kind_of
 from fastreader.core.checks import check_int, expect
 from fastreader.core.options import GenerateOptions
 from fastreader.core.protocol import Generation, Loglikelihood, Results, SequenceScores, TextOrTokens
-from fastreader.core.tree import PrefixTree, Tokens
+from fastreader.core.tree import PrefixTree, TokenPairs
 from fastreader.models.passes.prefix_cache import PrefixCache
 from fastreader.models.tree_model import TreeModel
 from fastreader.reader.generation.generate import generate
@@ -74,7 +74,7 @@ class ReaderBase(PromptWriter):
         return self.local_model.budget()
 
     def plan(
-        self, sequences: Sequence[tuple[Tokens, Tokens]], max_batch_tokens: int | None = None, *, new_tokens: int = 0
+        self, sequences: TokenPairs, max_batch_tokens: int | None = None, *, new_tokens: int = 0
     ) -> list[PrefixTree]:
         """Return the trees that a call of `score` would run, with `sequence_ids` that refer to `sequences`.
 
@@ -91,7 +91,7 @@ class ReaderBase(PromptWriter):
 
     def score(
         self,
-        sequences: Sequence[tuple[Tokens, Tokens]],
+        sequences: TokenPairs,
         *,
         max_batch_tokens: int | None = None,
         trees: Sequence[PrefixTree] | None = None,

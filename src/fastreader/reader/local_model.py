@@ -12,7 +12,7 @@ import numpy as np
 from fastreader.core.checked import accept, kind_of
 from fastreader.core.checks import check_int, expect
 from fastreader.core.options import MOST_NEW_TOKENS
-from fastreader.core.tree import PrefixTree, Tokens, partition
+from fastreader.core.tree import PrefixTree, TokenPairs, Tokens, partition
 from fastreader.errors import ContextOverflowError, FastreaderError, OutOfBudgetError
 from fastreader.models.machine import memory
 from fastreader.models.machine.arithmetic import Arithmetic
@@ -72,7 +72,7 @@ class LocalModel:
         return memory.pass_limits(self.model.bytes_per_token, self.model.devices, self.model.overhead)[0]
 
     def plan(
-        self, sequences: Sequence[tuple[Tokens, Tokens]], max_batch_tokens: int | None = None, *, new_tokens: int = 0
+        self, sequences: TokenPairs, max_batch_tokens: int | None = None, *, new_tokens: int = 0
     ) -> list[PrefixTree]:
         """Return the trees of a call, by rotary regime and memory, as `Reader.plan` documents."""
         model = self.model

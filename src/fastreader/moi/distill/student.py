@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from torch import Tensor
 
 from fastreader.core.checked import checked
 from fastreader.core.checks import expect
-from fastreader.core.tree import PrefixTree, Tokens, TreeStats
+from fastreader.core.tree import PrefixTree, TokenPairs, TreeStats
 from fastreader.errors import ContextOverflowError, MissingExtraError
 from fastreader.models.config.facts import context_length, lm_head, logit_scale_of, rotary_regimes
 from fastreader.models.config.windows import layer_windows
@@ -148,7 +147,7 @@ class Student:
             if hasattr(module, "gradient_checkpointing"):
                 module.training = True  # checkpointing reads this flag; the children keep theirs
 
-    def loglikelihood(self, sequences: Sequence[tuple[Tokens, Tokens]]) -> tuple[Tensor, TreeStats]:
+    def loglikelihood(self, sequences: TokenPairs) -> tuple[Tensor, TreeStats]:
         """Score each continuation, all in one packed pass, with gradients to the adapter.
 
         Args:

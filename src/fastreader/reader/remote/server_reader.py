@@ -15,7 +15,7 @@ from fastreader.core.checked import checked
 from fastreader.core.checks import check_choice, check_int, check_number, check_text, expect, rejecting
 from fastreader.core.options import GenerateOptions
 from fastreader.core.protocol import GenerateArguments, Generation, Results, SequenceScores, TextOrTokens
-from fastreader.core.tree import PrefixTree, Tokens, TreeStats, partition
+from fastreader.core.tree import PrefixTree, TokenPairs, TreeStats, partition
 from fastreader.errors import ContextOverflowError, EngineError, MissingExtraError, NumericsError
 from fastreader.reader.fitting import leave_room
 from fastreader.reader.loglikelihood import ScoreReader
@@ -143,7 +143,7 @@ class ServerReader(ScoreReader):
         return _TOGETHER
 
     def plan(
-        self, sequences: Sequence[tuple[Tokens, Tokens]], max_batch_tokens: int | None = None, *, new_tokens: int = 0
+        self, sequences: TokenPairs, max_batch_tokens: int | None = None, *, new_tokens: int = 0
     ) -> list[PrefixTree]:
         """Return the trees of the sequences by what they share, although the engine decides what it computes.
 
@@ -161,11 +161,7 @@ class ServerReader(ScoreReader):
         return partition(sequences, max_batch_tokens or _TOGETHER)
 
     def score(
-        self,
-        sequences: Sequence[tuple[Tokens, Tokens]],
-        *,
-        max_batch_tokens: int | None = None,
-        trees: Sequence[PrefixTree] | None = None,
+        self, sequences: TokenPairs, *, max_batch_tokens: int | None = None, trees: Sequence[PrefixTree] | None = None
     ) -> SequenceScores:
         """Score (context, continuation) pairs of token ids, sending equal pairs once.
 
