@@ -218,7 +218,7 @@ RESIDENT = """
 import re, sys
 from pathlib import Path
 from fastreader import Reader
-from fastreader.models.memory import return_freed
+from fastreader.models.machine.memory import return_freed
 
 def private():
     text = Path("/proc/self/smaps_rollup").read_text()
