@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TypeAlias, Unpack
+from typing import Any, TypeAlias, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -196,4 +196,5 @@ class ScoreReader(PromptWriter, ABC):
     ) -> Results[Loglikelihood]:
         """Return the log-likelihood of each continuation after its context, as `Reader.loglikelihood`."""
         score = partial(self.score, max_batch_tokens=options.pop("max_batch_tokens", None))
-        return score_requests(score, self.encoder, self.max_length, requests, **options)
+        others: Any = options
+        return score_requests(score, self.encoder, self.max_length, requests, **others)
