@@ -15,14 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+import fastreader.ops.causal_conv  # defines its op, as the next ones do
+import fastreader.ops.decoder_step
+import fastreader.ops.pointwise
+import fastreader.ops.recurrent  # noqa: F401
 from fastreader.ops import extension
-from fastreader.ops.causal_conv import schema as _conv  # noqa: F401  (defines the op)
-from fastreader.ops.decode_attention import schema as _decode  # noqa: F401
-from fastreader.ops.decoder_layer import schema as _layer  # noqa: F401
-from fastreader.ops.decoder_step import schema as _step  # noqa: F401
-from fastreader.ops.linear import schema as _linear  # noqa: F401
-from fastreader.ops.pointwise import schema as _pointwise  # noqa: F401
-from fastreader.ops.recurrent import schema as _recurrent  # noqa: F401
 from fastreader.ops.tree_attention.cpu import query_block
 from fastreader.ops.tree_attention.plan import AttentionPlan
 

@@ -9,10 +9,9 @@ import torch
 from compile_case import NAMES, Case
 
 from fastreader.ops.causal_conv import triton as conv
+from fastreader.ops.recurrent import triton as scan
 from fastreader.ops.recurrent import triton_chunks as chunks
-from fastreader.ops.recurrent import triton_linear_recurrence as recurrence
 from fastreader.ops.recurrent import triton_pairs as pairs
-from fastreader.ops.recurrent import triton_selective_scan as scan
 
 OPS = ("linear", "delta", "channels")
 HALF, SINGLE = torch.bfloat16, torch.float32
@@ -77,12 +76,12 @@ def chunks_case(target: int, op: str, size: int, dtype: torch.dtype, normed: boo
 def scan_cases(target: int, dtype: torch.dtype, size: int = 8192, states: int = 16) -> Iterator[Case]:
     """Yield the cases of the scans that go token by token."""
     operands, types = "input step entry readout out", {"transition_ptr": "*fp32"} | TABLES
-    constants, options = {"D": size, "N": states}, scan.options(size, states)
+    constants, options = {"D": size, "N": states}, scan.scan_options(size, states)
     name = f"selective-scan-{size}-{states}"
     yield _case(name, scan.selective_scan_kernel, target, dtype, operands, types, constants, options)
-    kernel, constants = recurrence.linear_recurrence_kernel, {"WIDTH": size}
+    kernel, constants = scan.linear_recurrence_kernel, {"WIDTH": size}
     name = f"linear-recurrence-{size}"
-    yield _case(name, kernel, target, dtype, "input decay out", TABLES, constants, recurrence.OPTIONS)
+    yield _case(name, kernel, target, dtype, "input decay out", TABLES, constants, scan.RECURRENCE)
 
 
 def conv_case(target: int, dtype: torch.dtype, channels: int = 8192, taps: int = 4, bare: bool = False) -> Case:

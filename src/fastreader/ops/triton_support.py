@@ -117,6 +117,11 @@ def power_of_2(number: int) -> int:
     return 1 << max(number - 1, 0).bit_length()
 
 
+def rows_apart(tensor: Tensor) -> Tensor:
+    """Return the tensor with the values of its last axis next to each other."""
+    return tensor if tensor.stride(-1) == 1 or tensor.shape[-1] == 1 else tensor.contiguous()
+
+
 def with_near_tiles(tensor: Tensor, extents: tuple[int, ...]) -> Tensor:
     """Return the tensor, or a contiguous copy if offsets inside a tile of these extents would not fit 32 bits.
 

@@ -1,6 +1,5 @@
 """A short depthwise convolution over each token's path."""
 
-from fastreader.ops.causal_conv.api import causal_conv
-from fastreader.ops.causal_conv.gather import rows_at
+from fastreader.ops.causal_conv.api import causal_conv, rows_at
 
 __all__ = ["causal_conv", "rows_at"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -10,13 +11,20 @@ from torch import Tensor
 
 from fastreader.core.checks import check_choice, expect
 from fastreader.ops import extension, triton_support
-from fastreader.ops.causal_conv import schema as _schema  # noqa: F401  (defines the op)
-from fastreader.ops.causal_conv.gather import rows_at
 from fastreader.ops.causal_conv.reference import causal_conv_reference
 from fastreader.ops.dispatch import choose
+from fastreader.ops.library import define
 from fastreader.ops.operands import check_operands
 
 MAX_TAPS = 16  # of the C++ kernel
+
+
+@define(
+    "causal_conv(Tensor input, Tensor weight, Tensor ancestors, Tensor? bias, Tensor? initial, bool silu, str isa) "
+    "-> Tensor"
+)
+def _conv(input: Tensor, *others: Any) -> Tensor:
+    return input.new_empty(input.shape)
 
 
 def causal_conv(
@@ -111,3 +119,16 @@ def _causal_conv_torch(
         near = rows_at(own, initial, ancestors[others])
         out[others] = own[others] * columns[0] + (near * columns[1:]).sum(1)
     return out if bias is None else out.add_(bias.to(dtype))
+
+
+def rows_at(input: Tensor, initial: Tensor | None, places: Tensor) -> Tensor:
+    """Return the rows [..., C] of inputs [T, C] and `initial` [S, n, C] at places [...].
+
+    Place -1 gives zeros. Places are numbered as `core.chains.nearest_ancestors` does.
+    """
+    found = input[places.clamp_min(0)].masked_fill_((places < 0)[..., None], 0)
+    if initial is None or not len(initial):
+        return found
+    # Chosen among, not written by a mask, whose number of places the host would wait for.
+    before = initial.to(input.dtype).flatten(0, 1)[(-2 - places).clamp_min(0)]
+    return torch.where((places < -1)[..., None], before, found)

@@ -246,7 +246,7 @@ def decode_attention_triton(
         wanted = ceil_div(2 * processors(query.device), programs)
         num_splits = min(wanted, ceil_div(longest, _BLOCKS_PER_SPLIT * config.block_n), _MAX_SPLITS)
     return _run(
-        _Launch(
+        _DecodeLaunch(
             query=_packed(query),
             keys=[_packed(key) for key in keys],
             values=[_packed(value) for value in values],
@@ -272,7 +272,7 @@ def _packed(tensor: Tensor) -> Tensor:
     return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
 
 
-class _Launch(NamedTuple):
+class _DecodeLaunch(NamedTuple):
     """Arguments of the op, of which `config` holds the fields of a `DecodeAttentionConfig`."""
 
     query: Tensor
@@ -294,12 +294,12 @@ class _Launch(NamedTuple):
     config: list[int]
 
 
-def _fake(call: _Launch) -> tuple[Tensor, Tensor]:
+def _fake(call: _DecodeLaunch) -> tuple[Tensor, Tensor]:
     return empty_results(call.query, call.values)
 
 
-@triton_op("decode_attention_triton", _Launch, 2, _fake)
-def _run(call: _Launch) -> tuple[Tensor, Tensor]:
+@triton_op("decode_attention_triton", _DecodeLaunch, 2, _fake)
+def _run(call: _DecodeLaunch) -> tuple[Tensor, Tensor]:
     query, key, value, num_splits = call.query, call.keys[0], call.values[0], call.num_splits
     other_key, other_value = call.keys[-1], call.values[-1]
     config = DecodeAttentionConfig._make(call.config)

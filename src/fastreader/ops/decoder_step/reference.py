@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fastreader.ops.decode_attention.reference import decode_attention_reference
 from fastreader.ops.decoder_layer.reference import Plain, decoder_layer_in_reference, decoder_layer_out_reference
-from fastreader.ops.decoder_step.operands import Shape, StepKeys
+from fastreader.ops.decoder_step.api import Shape, StepKeys
 
 
 @dataclass(frozen=True, eq=False)

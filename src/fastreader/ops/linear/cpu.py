@@ -4,15 +4,37 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from fastreader.ops import extension
-from fastreader.ops.linear import schema as _schema  # noqa: F401  (defines the ops)
+from fastreader.ops.library import LIBRARY, define
 from fastreader.ops.linear.blocks import BlockTensor, BlockWeight
 
 GATE_MULTIPLE = 64  # rows of a gated weight come in multiples of two panels of 32
+_LAYOUT = "str? input_precision, str weight_type, str isa"  # of a packed weight
+LIBRARY.define("linear_pack(Tensor weight, str? input_precision, str isa) -> Tensor")  # type: ignore[no-untyped-call]
+
+
+@define(f"linear(Tensor input, Tensor packed, int width, Tensor? bias, {_LAYOUT}) -> Tensor")
+def _linear(input: Tensor, packed: Tensor, width: int, *others: Any) -> Tensor:
+    return input.new_empty((input.shape[0], width), dtype=torch.float32)
+
+
+@define(f"linear_add_(Tensor(a!) sum, Tensor input, Tensor packed, Tensor? bias, {_LAYOUT}) -> ()")
+def _linear_add(sum: Tensor, *others: Any) -> None:
+    return None
+
+
+@define(
+    "linear_gated(Tensor input, Tensor packed, int width, Tensor? bias, str activation, bool to_bf16, "
+    f"{_LAYOUT}) -> Tensor"
+)
+def _linear_gated(input: Tensor, packed: Tensor, width: int, *others: Any) -> Tensor:
+    to_bf16 = others[2]
+    return input.new_empty((input.shape[0], width // 2), dtype=torch.bfloat16 if to_bf16 else torch.float32)
 
 
 def why_not(weight: Tensor | PackedWeight, precision: str) -> str | None:

@@ -381,7 +381,7 @@ def linear_logprob_triton(
         num_splits = ceil_div(_SPLITS_A_PROCESSOR * processors(device), row_tiles)
     tiles_per_split = ceil_div(tiles, min(num_splits, tiles))
     logprob, label_logprob, logsumexp, spread, best = _run(
-        _Launch(
+        _LogprobLaunch(
             hidden=with_near_tiles(hidden, (config.block_r, config.block_e)),
             low=low,
             weight=with_near_tiles(weight, (config.block_v, config.block_e)),
@@ -400,7 +400,7 @@ def linear_logprob_triton(
     return LogprobStats(logprob, logsumexp, spread, best, None if labels is None else label_logprob)
 
 
-class _Launch(NamedTuple):
+class _LogprobLaunch(NamedTuple):
     """Arguments of the op, of which `config` holds the fields of a `LinearLogprobConfig`."""
 
     hidden: Tensor
@@ -418,7 +418,7 @@ class _Launch(NamedTuple):
     config: list[int]
 
 
-def _results(call: _Launch) -> tuple[Tensor, ...]:
+def _results(call: _LogprobLaunch) -> tuple[Tensor, ...]:
     """Return unset log-probabilities of targets and labels, log-sum-exps, entropies and arg-maxima."""
     rows, labels, device = call.hidden.shape[0], call.labels, call.hidden.device
     shapes = ((rows,), (rows, 0 if labels is None else labels.shape[0]), (rows,), (rows if call.entropy else 0,))
@@ -432,8 +432,8 @@ def _describable(tensor: Tensor) -> bool:
     return rows_apart and tensor.element_size() == 2 and tensor.data_ptr() % 16 == 0
 
 
-@triton_op("linear_logprob_triton", _Launch, 5, _results)
-def _run(call: _Launch) -> tuple[Tensor, ...]:
+@triton_op("linear_logprob_triton", _LogprobLaunch, 5, _results)
+def _run(call: _LogprobLaunch) -> tuple[Tensor, ...]:
     hidden, low, weight, labels = call.hidden, call.low, call.weight, call.labels
     config = LinearLogprobConfig._make(call.config)
     rows, width = hidden.shape

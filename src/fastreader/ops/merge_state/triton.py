@@ -139,7 +139,7 @@ def merge_stack_triton(part: Tensor, part_lse: Tensor, out: Tensor, lse: Tensor 
     merge_stack_kernel[(ceil_div(rows, launch["BLOCK_R"]),)](part, part_lse, out, lse, states, rows, **launch)
 
 
-class _Launch(NamedTuple):
+class _MergeLaunch(NamedTuple):
     """Arguments of the op: two states as `merge_state` takes them."""
 
     out_a: Tensor
@@ -148,12 +148,12 @@ class _Launch(NamedTuple):
     lse_b: Tensor
 
 
-def _fake(call: _Launch) -> tuple[Tensor, Tensor]:
+def _fake(call: _MergeLaunch) -> tuple[Tensor, Tensor]:
     return call.out_a.new_empty(call.out_a.shape), call.lse_a.new_empty(call.lse_a.shape)
 
 
-@triton_op("merge_state_triton", _Launch, 2, _fake)
-def _run(call: _Launch) -> tuple[Tensor, Tensor]:
+@triton_op("merge_state_triton", _MergeLaunch, 2, _fake)
+def _run(call: _MergeLaunch) -> tuple[Tensor, Tensor]:
     out_a, lse_a = call.out_a, call.lse_a
     tokens, heads, size = out_a.shape
     # The interpreter truncates when it casts to bfloat16, so there PyTorch casts.
@@ -177,4 +177,4 @@ def _run(call: _Launch) -> tuple[Tensor, Tensor]:
 
 def merge_state_triton(out_a: Tensor, lse_a: Tensor, out_b: Tensor, lse_b: Tensor) -> tuple[Tensor, Tensor]:
     """Merge two states as `merge_state` does."""
-    return _run(_Launch(out_a, lse_a, out_b, lse_b))
+    return _run(_MergeLaunch(out_a, lse_a, out_b, lse_b))

@@ -14,7 +14,6 @@ from fastreader.ops import extension, triton_support
 from fastreader.ops.dispatch import SERVED, choose
 from fastreader.ops.operands import check_activation, check_operands, name_of
 from fastreader.ops.pointwise import reference, torch_impl
-from fastreader.ops.pointwise import schema as _schema  # noqa: F401  (defines the ops)
 
 _DTYPES = (torch.float32, torch.float64)
 

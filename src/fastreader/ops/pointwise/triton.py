@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from fastreader.ops.triton_support import ceil_div, on_its_device, power_of_2
+from fastreader.ops.triton_support import ceil_div, on_its_device, power_of_2, rows_apart
 
 _TILE = 2048  # values of a program: 16 per thread in 4 warps
 _GELU = tl.constexpr(2.0 * math.sqrt(2.0 / math.pi))
@@ -119,7 +119,7 @@ def gate_kernel(
 @on_its_device
 def rms_norm_triton(input: Tensor, weight: Tensor, epsilon: float, bf16: bool) -> Tensor:
     """Run `rms_norm` in float32."""
-    input = _rows_apart(input)
+    input = rows_apart(input)
     rows, width = input.shape
     out = torch.empty(input.shape, dtype=torch.bfloat16 if bf16 else torch.float32, device=input.device)
     if out.numel():
@@ -142,7 +142,7 @@ def rms_norm_triton(input: Tensor, weight: Tensor, epsilon: float, bf16: bool) -
 @on_its_device
 def rotary_triton(input: Tensor, cosine: Tensor, sine: Tensor, bf16: bool, turned: int | None = None) -> Tensor:
     """Run `rotary` in float32 on the first `turned` heads, on all if None."""
-    input = input if input.stride(2) == 1 else input.contiguous()
+    input = rows_apart(input)
     tokens, heads, size = input.shape
     half = cosine.shape[1] // 2
     out = torch.empty(input.shape, dtype=torch.bfloat16 if bf16 else torch.float32, device=input.device)
@@ -170,7 +170,7 @@ def rotary_triton(input: Tensor, cosine: Tensor, sine: Tensor, bf16: bool, turne
 @on_its_device
 def gate_triton(gate: Tensor, up: Tensor, activation: str, bf16: bool) -> Tensor:
     """Run `gate` in float32."""
-    gate, up = _rows_apart(gate), _rows_apart(up)
+    gate, up = rows_apart(gate), rows_apart(up)
     rows, width = gate.shape
     out = torch.empty(gate.shape, dtype=torch.bfloat16 if bf16 else torch.float32, device=gate.device)
     if out.numel():
@@ -186,11 +186,6 @@ def gate_triton(gate: Tensor, up: Tensor, activation: str, bf16: bool) -> Tensor
             BLOCK_F=block,
         )
     return out
-
-
-def _rows_apart(tensor: Tensor) -> Tensor:
-    """Return the tensor [T, F] with the values of a row next to each other."""
-    return tensor if tensor.stride(1) == 1 else tensor.contiguous()
 
 
 def norm_tile(width: int) -> tuple[int, int, int]:

@@ -13,13 +13,9 @@ from fastreader.core.checks import expect
 from fastreader.ops import extension, triton_support
 from fastreader.ops.dispatch import choose
 from fastreader.ops.operands import check_operands
-from fastreader.ops.recurrent import reference
+from fastreader.ops.recurrent import chunks, reference
 from fastreader.ops.recurrent.cpu import MAX_SIZE, scan_cpu
-from fastreader.ops.recurrent.decayed_attention import decayed_attention_chunks
-from fastreader.ops.recurrent.delta_rule import delta_rule_chunks
-from fastreader.ops.recurrent.diagonal import diagonal_chunks
 from fastreader.ops.recurrent.plan import ScanPlan
-from fastreader.ops.recurrent.selective_scan import selective_scan_chunks
 
 _MOST_KEYS = 256  # values of a key, or states of a channel, that a program of the Triton kernels holds
 
@@ -73,7 +69,7 @@ def gated_delta_rule(
 
     scans = _Scans(
         op="gated_delta_rule",
-        torch=delta_rule_chunks,
+        torch=chunks.delta_rule_chunks,
         reference=reference.gated_delta_rule_reference,
         cpu=scan_cpu,
         prepare=prepared,
@@ -107,7 +103,7 @@ def linear_attention(
     expect(gate.shape == (len(plan), heads), "linear_attention: gate", f"[T, {heads}]", gate)
     scans = _Scans(
         op="linear_attention",
-        torch=decayed_attention_chunks,
+        torch=chunks.decayed_attention_chunks,
         reference=reference.linear_attention_reference,
         cpu=lambda query, key, value, gate, *others, **given: scan_cpu(query, key, value, gate, None, *others, **given),
     )
@@ -151,7 +147,7 @@ def selective_scan(
         [list(x.shape) for x in (input, step, transition, entry, readout)],
     )
     operands = {"input": input, "step": step, "transition": transition, "entry": entry, "readout": readout}
-    scans = _Scans("selective_scan", selective_scan_chunks, reference.selective_scan_reference)
+    scans = _Scans("selective_scan", chunks.selective_scan_chunks, reference.selective_scan_reference)
     return _run(scans, impl, operands, plan, initial, shape=(size, states), dtype=input.dtype)
 
 
@@ -175,7 +171,7 @@ def linear_recurrence(
     fits = input.dim() == 2 and input.shape == decay.shape and len(input) == len(plan)
     expect(fits, "linear_recurrence", f"two [{len(plan)}, C]", f"{list(input.shape)} and {list(decay.shape)}")
     operands = {"input": input, "decay": decay}
-    scans = _Scans("linear_recurrence", diagonal_chunks, reference.linear_recurrence_reference)
+    scans = _Scans("linear_recurrence", chunks.diagonal_chunks, reference.linear_recurrence_reference)
     return _run(scans, impl, operands, plan, initial, shape=(input.shape[1],), dtype=input.dtype)
 
 

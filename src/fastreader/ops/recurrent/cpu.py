@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from fastreader.ops import extension
-from fastreader.ops.recurrent import schema as _schema  # noqa: F401  (defines the op)
+from fastreader.ops.library import define
 from fastreader.ops.recurrent.plan import ScanPlan
 
 MAX_SIZE = 4096  # of keys and values, and number of heads
+
+
+@define(
+    "scan_chains(Tensor query, Tensor key, Tensor value, Tensor gate, Tensor? beta, Tensor? initial, Tensor chains, "
+    "int[] levels, int rows, float scale, float? epsilon, str isa) -> (Tensor, Tensor)"
+)
+def _scan(query: Tensor, key: Tensor, value: Tensor, *others: Any) -> tuple[Tensor, Tensor]:
+    return value.new_empty(value.shape), value.new_empty((others[5], value.shape[1], query.shape[2], value.shape[2]))
 
 
 def scan_cpu(

@@ -28,11 +28,10 @@ from fastreader.ops.recurrent.triton_walk import (
     load_rows,
     load_state,
     output_like,
-    rows_apart,
     store_state,
     walk,
 )
-from fastreader.ops.triton_support import ceil_div, on_its_device, power_of_2, target_of
+from fastreader.ops.triton_support import ceil_div, on_its_device, power_of_2, rows_apart, target_of
 
 CHUNK = 16  # tokens
 
@@ -162,16 +161,7 @@ def chunks_kernel(
 
 @on_its_device
 def gated_delta_rule_triton(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    gate: Tensor,
-    beta: Tensor | None,
-    plan: ScanPlan,
-    *,
-    initial: Tensor | None,
-    scale: float = 1.0,
-    norm_epsilon: float | None = None,
+    query, key, value, gate, beta, plan: ScanPlan, *, initial, scale=1.0, norm_epsilon=None
 ) -> tuple[Tensor, Tensor]:
     """Return outputs and kept states of `gated_delta_rule`, or of `linear_attention` if beta is None."""
     query, key, value, gate = (rows_apart(x) for x in (query, key, value, gate))

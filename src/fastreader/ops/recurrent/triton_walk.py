@@ -77,8 +77,3 @@ def output_like(values: Tensor) -> Tensor:
     """Return an empty contiguous output, in float32 in the interpreter, whose casts to bfloat16 truncate."""
     dtype = torch.float32 if interpreting() else values.dtype
     return torch.empty(values.shape, dtype=dtype, device=values.device)
-
-
-def rows_apart(tensor: Tensor) -> Tensor:
-    """Return the tensor with the values of its last axis next to each other."""
-    return tensor if tensor.stride(-1) == 1 or tensor.shape[-1] == 1 else tensor.contiguous()

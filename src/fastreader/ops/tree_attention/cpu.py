@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from functools import cache
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from fastreader.ops import extension
+from fastreader.ops.library import define
 from fastreader.ops.operands import MAX_HEAD_SIZE
-from fastreader.ops.tree_attention import schema as _schema  # noqa: F401  (defines the op)
 from fastreader.ops.tree_attention.plan import AttentionContext
 
 _CHUNK = 32  # query rows that are packed together (kStrip in csrc/kernels.h)
@@ -17,6 +18,20 @@ _ROWS = 128  # at most this many rows in a tile, unless one token has more heads
 _WIDE, _WIDE_ROWS = 256, 64  # above this head size fewer rows, so that queries and sums stay in the second cache
 _KEY_BLOCK = 64  # with larger blocks the tile unit falls asleep during softmax, see csrc/tree_attention_tile.inl
 _MAX_GROUPS = 2048
+
+
+@define(
+    "tree_attention(Tensor query, Tensor key, Tensor value, Tensor slot_key, Tensor slot_birth, Tensor slot_end, "
+    "Tensor chunks, Tensor query_node, Tensor? query_positions, Tensor? key_positions, Tensor tile_start, "
+    "Tensor tile_stop, Tensor block_ptr, Tensor block_start, Tensor block_stop, Tensor block_full, float scale, "
+    "int? window, float? softcap, Tensor? sinks, Tensor? slopes, str? input_precision, bool return_lse, str isa) "
+    "-> (Tensor, Tensor)"
+)
+def _attention(query: Tensor, key: Tensor, value: Tensor, *others: Any) -> tuple[Tensor, Tensor]:
+    rows, heads, _ = query.shape
+    return_lse = others[-2]
+    out = query.new_empty((rows, heads, value.shape[2]))
+    return out, query.new_empty((rows if return_lse else 0, heads), dtype=torch.float32)
 
 
 def why_not(query: Tensor, key: Tensor, value: Tensor) -> str | None:

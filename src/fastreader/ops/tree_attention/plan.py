@@ -13,7 +13,6 @@ from torch import Tensor
 
 from fastreader.errors import InputError, UnsupportedImplementationError
 from fastreader.ops import extension
-from fastreader.ops.tree_attention import schema as _schema  # noqa: F401  (defines the op)
 from fastreader.ops.tree_attention.cascade import CascadeCall, cascade
 from fastreader.ops.tree_attention.schedule import Queries, Runs, Schedule, key_blocks, limited, tile_bounds
 from fastreader.ops.tree_attention.slots import Slots, slot_blocks

@@ -10,12 +10,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from torch import Tensor
 
+from fastreader.ops.library import define
 from fastreader.ops.tree_attention.schedule import Bool, Int32, Int64, Queries, Runs, expand, seen_runs
 
 CHUNK = 32  # slots (kStrip in csrc/kernels.h)
 SEGMENT = 16  # chunks of a path that are summed separately (kSegment there)
+
+
+@define("tree_slots(Tensor subtree_end) -> (Tensor, Tensor, Tensor, Tensor)")
+def _slots(subtree_end: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    chunks = torch.library.get_ctx().new_dynamic_size()
+    key, birth, end = (subtree_end.new_empty(32 * chunks) for _ in range(3))
+    return key, birth, end, subtree_end.new_empty((chunks, 5))
 
 
 @dataclass(frozen=True, eq=False)

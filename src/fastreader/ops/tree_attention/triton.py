@@ -66,7 +66,7 @@ def tree_attention_triton(
         positions = (None, None)
     query_positions, key_positions = (None if tensor is None else tensor.contiguous() for tensor in positions)
     return _run(
-        _Launch(
+        _TreeLaunch(
             query=with_near_tiles(query, plan.query_tile),
             key=with_near_tiles(key, plan.key_tile),
             value=with_near_tiles(value, plan.value_tile),
@@ -131,7 +131,7 @@ class _LaunchPlan(NamedTuple):
         )
 
 
-class _Launch(NamedTuple):
+class _TreeLaunch(NamedTuple):
     """Arguments of the op, of which `config` holds the fields of a `TreeAttentionConfig`."""
 
     query: Tensor
@@ -154,14 +154,14 @@ class _Launch(NamedTuple):
     config: list[int]
 
 
-def _fake(call: _Launch) -> tuple[Tensor, Tensor]:
+def _fake(call: _TreeLaunch) -> tuple[Tensor, Tensor]:
     tokens, heads, _ = call.query.shape
     out = call.query.new_empty((tokens, heads, call.value.shape[2]))
     return out, call.query.new_empty((tokens if call.return_lse else 0, heads), dtype=torch.float32)
 
 
-@triton_op("tree_attention_triton", _Launch, 2, _fake)
-def _run(call: _Launch) -> tuple[Tensor, Tensor]:
+@triton_op("tree_attention_triton", _TreeLaunch, 2, _fake)
+def _run(call: _TreeLaunch) -> tuple[Tensor, Tensor]:
     query, key, value, num_splits = call.query, call.key, call.value, call.num_splits
     config = TreeAttentionConfig._make(call.config)
     tokens, heads, size = query.shape
