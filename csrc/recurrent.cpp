@@ -23,7 +23,7 @@ Source rows_of(const at::Tensor& tensor, int64_t tokens, int64_t heads, int64_t 
   return source_of(tensor, 1);
 }
 
-// The chains by level, as `fastreader.ops.recurrent.walks` describes them.
+// The chains by level, as `fastreader.ops.recurrent.chains` describes them.
 struct Walks {
   struct Chain {
     int32_t start, length, before, after, kept;

@@ -19,7 +19,7 @@ from fastreader.models.rewriting.experts import ScaledExperts, SortedExperts
 from fastreader.models.rewriting.fused import FusedFeedForward, FusedNorm
 from fastreader.models.tree_model import TreeModel
 from fastreader.ops.recurrent import ScanPlan
-from fastreader.ops.recurrent.walks import Walks
+from fastreader.ops.recurrent.chains import Walks
 
 MUTANTS: dict[str, Callable[[TreeModel], AbstractContextManager[None]]] = {}
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from fastreader.errors import UnsupportedImplementationError
 from fastreader.ops import triton_support
 from fastreader.ops.recurrent import ScanPlan, triton_chunks
-from fastreader.ops.recurrent.walks import Walks
+from fastreader.ops.recurrent.chains import Walks
 
 pytestmark = pytest.mark.interpreter
 CPU = torch.device("cpu")

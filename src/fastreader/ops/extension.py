@@ -1,11 +1,12 @@
-"""The C++ extension: whether it is loaded, and what it can use on this machine."""
+"""The ops of torch.library and the C++ extension behind them: whether it is loaded, what it can use on this machine."""
 
 from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from functools import cache
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -19,6 +20,22 @@ HOW_TO_GET = (
     "install torch and a C++20 compiler (g++ 11 or clang 14, or later), then reinstall fastreader with "
     "pip install --no-build-isolation --force-reinstall --no-deps fastreader"
 )
+
+
+# The namespace ``fastreader``, where every op is defined, with its fake.
+LIBRARY = torch.library.Library("fastreader", "FRAGMENT")  # type: ignore[no-untyped-call]
+Fake = TypeVar("Fake", bound=Callable[..., Any])
+
+
+def define(schema: str) -> Callable[[Fake], Fake]:
+    """Define the op ``fastreader::<schema>``, whose results the decorated function makes without data (the fake)."""
+    LIBRARY.define(schema)  # type: ignore[no-untyped-call]
+
+    def register(fake: Fake) -> Fake:
+        torch.library.register_fake(f"fastreader::{schema.partition('(')[0]}", fake, lib=LIBRARY)
+        return fake
+
+    return register
 
 
 @cache

@@ -14,7 +14,7 @@ from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 import torch
 from torch import Tensor
 
-from fastreader.ops.library import LIBRARY, define
+from fastreader.ops.extension import LIBRARY, define
 from fastreader.ops.operands import name_of
 
 TARGETS = (80, 89, 90, 100, 120)  # compute capabilities with pinned configurations

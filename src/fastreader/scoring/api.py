@@ -15,9 +15,8 @@ from fastreader.data.arguments import PassageLike, make_example
 from fastreader.permutations import Spec
 from fastreader.reader.prompts.template import Template
 from fastreader.reader.reader import Reader
-from fastreader.scoring.options import ScoreOptions
 from fastreader.scoring.passes import OnError, score_jobs, score_many
-from fastreader.scoring.prepare import prepare
+from fastreader.scoring.prepare import ScoreOptions, prepare
 from fastreader.scoring.results import PermutationScores
 
 ReaderLike = ScoringReader | str | os.PathLike[str]

@@ -15,8 +15,7 @@ from fastreader.core.tree import TreeStats
 from fastreader.data import Example
 from fastreader.data.arguments import make_example
 from fastreader.errors import FastreaderError, InputError, NumericsError, OutOfBudgetError
-from fastreader.scoring.options import ScoreOptions
-from fastreader.scoring.prepare import ScoringJob, prepare
+from fastreader.scoring.prepare import ScoreOptions, ScoringJob, prepare
 from fastreader.scoring.results import PermutationScores, TokenLogprobs
 
 OnError = Callable[[int, Example, FastreaderError], None]

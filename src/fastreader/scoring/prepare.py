@@ -1,22 +1,56 @@
-"""Prepare an example for scoring: its tokens, its sequences and its plan."""
+"""Prepare an example for scoring: its options, orderings and prompts that fit the context, its sequences and passes."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any
 
-from fastreader.core.checks import require
+from fastreader.core.checked import Accepts, checked_options
+from fastreader.core.checks import check_choice, check_int, check_number, expect, require
 from fastreader.core.protocol import ScoringReader
 from fastreader.core.tree import PrefixTree, TreeStats
 from fastreader.data import Example
 from fastreader.data.arguments import check_candidates
-from fastreader.errors import InputError, OutOfBudgetError
-from fastreader.permutations import variable_length
+from fastreader.errors import ContextOverflowError, InputError, OutOfBudgetError
+from fastreader.permutations import Design, Spec, explicit, pruned, resolve, variable_length
 from fastreader.reader.prompts.pieces import PromptPieces, encode
-from fastreader.scoring.options import ScoreOptions
-from fastreader.scoring.overflow import Fitted, fit
+from fastreader.reader.prompts.template import DEFAULT, Template
 from fastreader.scoring.query_likelihood import question_after
 
 Pairs = list[tuple[list[int], list[int]]]
+POLICIES = ("error", "drop_passages", "truncate")
+
+
+@checked_options
+@dataclass(frozen=True, kw_only=True)
+class ScoreOptions:
+    """What to score and how, as `score_permutations` documents.
+
+    Raises:
+        InputError: if a value is of another type or out of range.
+    """
+
+    permutations: Spec = "cyclic"
+    seed: int = 0
+    prune: int | None = None
+    prune_mass: float | None = None
+    template: Annotated[Any, Accepts(Template | None)] = None  # a `Template` once made
+    question_only: bool = False
+    score_passages: bool = False
+    closed_book: bool = False
+    query_likelihood: bool = False
+    token_logprobs: bool = False
+    on_overflow: str = "error"
+    max_batch_tokens: int | None = None
+
+    def __post_init__(self) -> None:
+        check_int("prune", self.prune, optional=True)
+        check_number("prune_mass", self.prune_mass, above=0, below=1, optional=True)
+        expect(self.prune is None or self.prune_mass is None, "prune_mass", "None together with prune", self.prune_mass)
+        check_choice("on_overflow", self.on_overflow, POLICIES)
+        check_int("max_batch_tokens", self.max_batch_tokens, optional=True)
+        object.__setattr__(self, "template", self.template or DEFAULT)
 
 
 @dataclass(frozen=True)
@@ -125,3 +159,119 @@ def _sequences(fitted: Fitted, options: ScoreOptions) -> Pairs:
         for passage in range(len(pieces.passages) - len(fitted.dropped)):
             sequences.append(question_after(pieces, pieces.body([passage])))
     return sequences
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """Pieces and orderings that fit the context.
+
+    Attributes:
+        pieces: the prompt's pieces.
+        design: the orderings.
+        dropped: indices of dropped passages.
+        truncated: number of tokens cut off each passage.
+    """
+
+    pieces: PromptPieces
+    design: Design
+    dropped: list[int] = field(default_factory=list)
+    truncated: dict[int, int] = field(default_factory=dict)
+
+
+def fit(
+    pieces: PromptPieces, options: ScoreOptions, limit: int | None, where: str, length: int | None = None
+) -> Fitted:
+    """Choose the orderings and, if a prompt over them is too long, shorten it by the policy.
+
+    "drop_passages" drops passages from the end of the given order, the retriever's least likely, until every ordering
+    fits. A design by name or function is rebuilt for the remaining passages (with no more rows than they allow);
+    explicit orderings lose the entries of dropped passages. "truncate" cuts all passages to the largest common length
+    at which every ordering fits.
+
+    Args:
+        pieces: the prompt's pieces.
+        options: permutations, seed, policy (`on_overflow`), and whether the question is scored after each passage.
+        limit: the model's context in tokens; None for no limit.
+        where: the example, for messages.
+        length: read only this many places of each ordering; None reads all.
+
+    Raises:
+        ContextOverflowError: if the longest prompt is too long with policy "error", or even at its shortest.
+        InputError: if the orderings are invalid.
+    """
+    permutations, seed, policy = options.permutations, options.seed, options.on_overflow
+    count = len(pieces.passages)
+    whole = resolve(permutations, count, seed=seed)
+    for kept in range(count, 0, -1):
+        design = whole if kept == count else _design_for(permutations, whole, kept, count, seed, where)
+        if length is not None and length < design.length:
+            design = pruned(design, length)
+        alone = kept if options.query_likelihood else 0
+        longest = _longest(pieces, design, alone)
+        if limit is None or longest <= limit:
+            return Fitted(pieces, design, dropped=list(range(kept, count)))
+        if policy == "error":
+            raise ContextOverflowError(
+                f"{where}: its longest prompt has {longest} tokens, the model's context {limit}; give fewer or shorter "
+                "passages, or another on_overflow"
+            )
+        if policy == "truncate":
+            return _truncated(pieces, design, alone, limit, where)
+    raise ContextOverflowError(f"{where}: even one passage is too long for the model's context of {limit} tokens")
+
+
+def _longest(pieces: PromptPieces, design: Design, alone: int) -> int:
+    """Return the number of inputs of the longest sequence: all but the last token of a candidate, or of the question.
+
+    The first `alone` passages are also read alone, with the question.
+    """
+    body = max(map(pieces.body_length, design.permutations.tolist()))
+    asked = len(pieces.question_lead) + max(len(pieces.question) - 1, 0)
+    after = len(pieces.tail()) + max(map(len, pieces.candidates)) - 1 if pieces.candidates else asked
+    longest = body + after
+    for passage in range(alone):
+        longest = max(longest, pieces.body_length([passage]) + asked)
+    return len(pieces.head) + longest
+
+
+def _design_for(permutations: Spec, design: Design, kept: int, count: int, seed: int, where: str) -> Design:
+    if isinstance(permutations, str):
+        name, colon, number = permutations.partition(":")
+        most = {
+            "random": math.factorial(kept),
+            "latin": math.factorial(kept - 1),
+            "prefix_sharing": kept * (1 + (kept - 1) * (kept - 2) // 2),
+        }.get(name.strip().replace("-", "_"))
+        if colon and most is not None:
+            wanted = int(number) // count * kept if "prefix" in name else int(number)
+            permutations = f"{name}:{min(wanted, most)}"
+        return resolve(permutations, kept, seed=seed)
+    if callable(permutations):
+        return resolve(permutations, kept, seed=seed)
+    left = ([p for p in order if p < kept] for order in design.permutations.tolist())
+    rows = [list(row) for row in dict.fromkeys(map(tuple, left))]  # orders that only differed in what was dropped
+    require(
+        len({len(row) for row in rows}) == 1,
+        f"{where}: on_overflow='drop_passages': orderings of part of the passages would differ in length "
+        f"after dropping passages {kept} and up; name a design, or give orderings of all passages",
+    )
+    return replace(explicit(rows, kept), name=design.name)
+
+
+def _truncated(pieces: PromptPieces, design: Design, alone: int, limit: int, where: str) -> Fitted:
+    low, high = 0, max(len(tokens) for passage in pieces.passages for tokens in passage)
+    while low < high:  # the largest cap that fits
+        cap = (low + high + 1) // 2
+        if _longest(_capped(pieces, cap), design, alone) <= limit:
+            low = cap
+        else:
+            high = cap - 1
+    if low == 0:
+        raise ContextOverflowError(f"{where}: no room for any passage in the model's context of {limit} tokens")
+    used = sorted({*design.permutations.ravel().tolist(), *range(alone)})
+    cut = {p: max(len(tokens) for tokens in pieces.passages[p]) - low for p in used}
+    return Fitted(_capped(pieces, low), design, truncated={p: n for p, n in cut.items() if n > 0})
+
+
+def _capped(pieces: PromptPieces, cap: int) -> PromptPieces:
+    return replace(pieces, passages=[[tokens[:cap] for tokens in passage] for passage in pieces.passages])

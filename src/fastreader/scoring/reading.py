@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from fastreader.core.protocol import ScoringReader
     from fastreader.reader.prompts.pieces import PromptPieces
     from fastreader.reader.prompts.template import Template
-    from fastreader.scoring.overflow import Fitted
+    from fastreader.scoring.prepare import Fitted
 
 POLICIES = ("error", "truncate")  # passages are never dropped: a bias belongs to one N
 
@@ -198,8 +198,7 @@ def check_rounds(pieces: PromptPieces, length: int, limit: int | None) -> None:
 
 def _truncated(pieces: PromptPieces, design: Design, limit: int | None, what: str) -> Fitted:
     """Return pieces whose longest prompt under the design fits the context of `limit` tokens."""
-    from fastreader.scoring.options import ScoreOptions
-    from fastreader.scoring.overflow import fit
+    from fastreader.scoring.prepare import ScoreOptions, fit
 
     return fit(pieces, ScoreOptions(permutations=design, on_overflow="truncate"), limit, what)
 

@@ -84,7 +84,7 @@ class Model:
             import torch
             import transformers
 
-            from fastreader.core.quiet import silence_progress_bars
+            from fastreader.core.progress import silence_progress_bars
 
             source = local_encoder(self.source) if self.kind == "AutoModel" else self.source
             with silence_progress_bars():

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from fastreader.core.quiet import silence_progress_bars
+from fastreader.core.progress import silence_progress_bars
 from fastreader.errors import FastreaderError, ModelFileError, ModelNotFoundError, UnsupportedModelError
 from fastreader.models.loading import packaged
 

@@ -10,7 +10,7 @@ import struct
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from fastreader.core.quiet import silence_progress_bars
+from fastreader.core.progress import silence_progress_bars
 from fastreader.data.cache_folder import building, cache_dir
 from fastreader.data.files import write_json, write_text
 from fastreader.data.fingerprints import digest, file_digest

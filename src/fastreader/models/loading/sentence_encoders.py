@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fastreader.core.checks import check_list, check_texts, expect
-from fastreader.core.quiet import silence_progress_bars
+from fastreader.core.progress import silence_progress_bars
 from fastreader.data.cache_folder import building, cache_dir
 from fastreader.data.fingerprints import model_digest
 from fastreader.errors import MissingExtraError

@@ -145,8 +145,7 @@ def _chosen(questions: Iterable[Example], num_passages: int | None, most: int) -
 def _job(
     reader: ScoringReader, example: Example, q: int, template: Template | None, seed: int, budget: int | None
 ) -> ScoringJob:
-    from fastreader.scoring.options import ScoreOptions
-    from fastreader.scoring.prepare import prepare
+    from fastreader.scoring.prepare import ScoreOptions, prepare
 
     options = ScoreOptions(
         permutations=latin(len(example.passages), 1, seed + q),

@@ -17,8 +17,8 @@ from fastreader.core.tree import PrefixTree
 from fastreader.errors import UnsupportedModelError
 from fastreader.models.config.windows import Chunk
 from fastreader.models.passes.packed_keys import AttentionParams
+from fastreader.ops.tree_attention.plan import cut_tiles
 from fastreader.ops.tree_attention.tiled import visible_among
-from fastreader.ops.tree_attention.tiles import cut_tiles
 
 _ROWS = 256  # rows of logits held at once: 50 MB at a vocabulary of 49,152
 

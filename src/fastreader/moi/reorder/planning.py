@@ -184,8 +184,7 @@ def plan_example(
         example: question and passages.
         pieces: tokens of the question and its first `max_passages` passages; None encodes them.
     """
-    from fastreader.scoring.options import ScoreOptions
-    from fastreader.scoring.prepare import encode_example, places_to_read, prepare
+    from fastreader.scoring.prepare import ScoreOptions, encode_example, places_to_read, prepare
 
     where = "the question"
     scoring = ScoreOptions(

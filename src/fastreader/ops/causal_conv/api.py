@@ -13,7 +13,7 @@ from fastreader.core.checks import check_choice, expect
 from fastreader.ops import extension, triton_support
 from fastreader.ops.causal_conv.reference import causal_conv_reference
 from fastreader.ops.dispatch import choose
-from fastreader.ops.library import define
+from fastreader.ops.extension import define
 from fastreader.ops.operands import check_operands
 
 MAX_TAPS = 16  # of the C++ kernel

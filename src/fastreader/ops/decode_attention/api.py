@@ -11,7 +11,6 @@ from torch import Tensor
 
 from fastreader.errors import InputError
 from fastreader.ops import extension, triton_support
-from fastreader.ops.decode_attention import schema as _schema  # noqa: F401  (defines the op)
 from fastreader.ops.decode_attention.ranges import Ranges
 from fastreader.ops.decode_attention.reference import decode_attention_reference
 from fastreader.ops.dispatch import choose

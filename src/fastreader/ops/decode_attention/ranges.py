@@ -1,9 +1,10 @@
-"""Ranges: the keys that each row sees, as a few stretches."""
+"""Ranges, the keys that each row sees, as a few stretches, and the op of the C++ kernel (csrc/decode_attention.cpp)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -11,11 +12,28 @@ import torch
 from torch import Tensor
 
 from fastreader.core.checks import expect
+from fastreader.ops.extension import define
 from fastreader.ops.upload import Upload, Uploaded
 
 Int32 = npt.NDArray[np.int32]
 _NAME = "decode_attention: ranges."
 _CPU = torch.device("cpu")
+
+
+@define(
+    "decode_attention(Tensor query, Tensor[] keys, Tensor[] values, Tensor row_ptr, Tensor part, Tensor start, "
+    "Tensor stop, Tensor? offset, float scale, float? softcap, Tensor? sinks, Tensor? slopes, str isa) "
+    "-> (Tensor, Tensor)"
+)
+def _fake(query: Tensor, keys: list[Tensor], values: list[Tensor], *others: Any) -> tuple[Tensor, Tensor]:
+    return empty_results(query, values)
+
+
+def empty_results(query: Tensor, values: list[Tensor]) -> tuple[Tensor, Tensor]:
+    """Return unset out [B, Hq, Dv] and lse [B, Hq]."""
+    rows, heads, _ = query.shape
+    out = torch.empty((rows, heads, values[0].shape[2]), dtype=torch.float32, device=query.device)
+    return out, torch.empty((rows, heads), dtype=torch.float32, device=query.device)
 
 
 @dataclass(frozen=True, eq=False)

@@ -22,16 +22,9 @@ import triton.language as tl
 from torch import Tensor
 
 from fastreader.ops.attention_scores import capped, with_sink, with_slopes
-from fastreader.ops.decode_attention.schema import empty_results
+from fastreader.ops.decode_attention.ranges import empty_results
 from fastreader.ops.merge_state.triton import merge_stack_triton
-from fastreader.ops.triton_support import (
-    ceil_div,
-    compiler_options,
-    interpreting,
-    power_of_2,
-    processors,
-    triton_op,
-)
+from fastreader.ops.triton_support import ceil_div, compiler_options, interpreting, power_of_2, processors, triton_op
 
 _LOG2_E = 1.0 / math.log(2.0)
 _MAX_SPLITS = 64

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from fastreader.errors import InputError
-from fastreader.ops.library import define
+from fastreader.ops.extension import define
 from fastreader.ops.linear import PackedWeight
 from fastreader.ops.linear.cpu import GATE_MULTIPLE
 from fastreader.ops.operands import check_activation

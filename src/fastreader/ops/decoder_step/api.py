@@ -16,7 +16,7 @@ from torch import Tensor
 from fastreader.errors import InputError
 from fastreader.ops.decode_attention import Ranges
 from fastreader.ops.decoder_layer import HeadNorms, Weight
-from fastreader.ops.library import define
+from fastreader.ops.extension import define
 from fastreader.ops.linear.cpu import GATE_MULTIPLE
 from fastreader.ops.operands import check_activation
 

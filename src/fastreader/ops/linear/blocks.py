@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from fastreader.errors import InputError
-from fastreader.ops.library import LIBRARY, define
+from fastreader.ops.extension import LIBRARY, define
 
 # Values of a block, and its bytes in a file, by the names that GGUF gives to the formats.
 FORMATS = {

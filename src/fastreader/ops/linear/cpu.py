@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fastreader.ops import extension
-from fastreader.ops.library import LIBRARY, define
+from fastreader.ops.extension import LIBRARY, define
 from fastreader.ops.linear.blocks import BlockTensor, BlockWeight
 
 GATE_MULTIPLE = 64  # rows of a gated weight come in multiples of two panels of 32

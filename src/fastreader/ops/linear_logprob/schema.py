@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from fastreader.ops.library import define
+from fastreader.ops.extension import define
 
 
 class LogprobStats(NamedTuple):

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fastreader.ops.library import define
+from fastreader.ops.extension import define
 
 
 @define("rms_norm(Tensor input, Tensor weight, float epsilon, bool to_bf16, str isa) -> Tensor")

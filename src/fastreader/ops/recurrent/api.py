@@ -12,12 +12,21 @@ from torch import Tensor
 from fastreader.core.checks import expect
 from fastreader.ops import extension, triton_support
 from fastreader.ops.dispatch import choose
+from fastreader.ops.extension import define
 from fastreader.ops.operands import check_operands
 from fastreader.ops.recurrent import chunks, reference
-from fastreader.ops.recurrent.cpu import MAX_SIZE, scan_cpu
 from fastreader.ops.recurrent.plan import ScanPlan
 
+MAX_SIZE = 4096  # of keys and values, and number of heads, in the C++ kernel
 _MOST_KEYS = 256  # values of a key, or states of a channel, that a program of the Triton kernels holds
+
+
+@define(
+    "scan_chains(Tensor query, Tensor key, Tensor value, Tensor gate, Tensor? beta, Tensor? initial, Tensor chains, "
+    "int[] levels, int rows, float scale, float? epsilon, str isa) -> (Tensor, Tensor)"
+)
+def _scan(query: Tensor, key: Tensor, value: Tensor, *others: Any) -> tuple[Tensor, Tensor]:
+    return value.new_empty(value.shape), value.new_empty((others[5], value.shape[1], query.shape[2], value.shape[2]))
 
 
 def gated_delta_rule(
@@ -71,7 +80,7 @@ def gated_delta_rule(
         op="gated_delta_rule",
         torch=chunks.delta_rule_chunks,
         reference=reference.gated_delta_rule_reference,
-        cpu=scan_cpu,
+        cpu=_scan_cpu,
         prepare=prepared,
         options={"scale": scale, "norm_epsilon": norm_epsilon},
     )
@@ -105,7 +114,9 @@ def linear_attention(
         op="linear_attention",
         torch=chunks.decayed_attention_chunks,
         reference=reference.linear_attention_reference,
-        cpu=lambda query, key, value, gate, *others, **given: scan_cpu(query, key, value, gate, None, *others, **given),
+        cpu=lambda query, key, value, gate, *others, **given: _scan_cpu(
+            query, key, value, gate, None, *others, **given
+        ),
     )
     operands = {"query": query, "key": key, "value": value, "gate": gate}
     return _run(scans, impl, operands, plan, initial, shape=(heads, size, value.shape[2]), dtype=value.dtype)
@@ -203,6 +214,27 @@ class _Scans(NamedTuple):
     cpu: Callable[..., tuple[Tensor, Tensor]] | None = None
     prepare: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] | None = None
     options: Mapping[str, Any] = MappingProxyType({})
+
+
+def _scan_cpu(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    gate: Tensor,
+    beta: Tensor | None,
+    plan: ScanPlan,
+    *,
+    initial: Tensor | None,
+    scale: float = 1.0,
+    norm_epsilon: float | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Return outputs and kept states of `gated_delta_rule` in float32, or of `linear_attention` if beta is None."""
+    walks = plan.walks
+    levels = [number for level in walks.levels for number in level]
+    before = None if initial is None else initial.float()
+    options = len(plan.keep), scale, norm_epsilon, extension.instruction_set()
+    out, kept = torch.ops.fastreader.scan_chains(query, key, value, gate, beta, before, walks.table, levels, *options)
+    return out, kept if walks.repeats is None else kept[walks.repeats]
 
 
 def _run(

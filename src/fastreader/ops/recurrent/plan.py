@@ -11,8 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from fastreader.ops.recurrent.chains import Chains, IntArray, chains
-from fastreader.ops.recurrent.walks import Walks
+from fastreader.ops.recurrent.chains import Chains, IntArray, Walks, chains
 
 _WORKSPACE = 64 * 2**20  # bytes of a batch of chunks
 _GROWTH = 4  # chunks are padded to powers of this, so that many short ones do not take the space of a long one

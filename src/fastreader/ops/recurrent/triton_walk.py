@@ -15,8 +15,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from fastreader.ops.recurrent.chains import COLUMNS
 from fastreader.ops.recurrent.plan import ScanPlan
-from fastreader.ops.recurrent.walks import COLUMNS
 from fastreader.ops.triton_support import interpreting
 
 _COLUMNS = tl.constexpr(COLUMNS)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fastreader.ops import extension
-from fastreader.ops.library import define
+from fastreader.ops.extension import define
 from fastreader.ops.operands import MAX_HEAD_SIZE
 from fastreader.ops.tree_attention.plan import AttentionContext
 

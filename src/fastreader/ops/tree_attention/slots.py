@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fastreader.ops.library import define
+from fastreader.ops.extension import define
 from fastreader.ops.tree_attention.schedule import Bool, Int32, Int64, Queries, Runs, expand, seen_runs
 
 CHUNK = 32  # slots (kStrip in csrc/kernels.h)
