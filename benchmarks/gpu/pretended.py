@@ -21,8 +21,17 @@ from fastreader.ops.dispatch import SERVED
 from fastreader.ops.linear import torch_impl
 
 META = torch.device("meta")
-_KERNELS = ("tree_attention", "decode_attention", "linear_logprob", "merge_state", "pointwise", "causal_conv")
-_RECURRENT = ("pairs", "chunks", "selective_scan", "linear_recurrence")
+_KERNELS = (
+    "tree_attention.triton",
+    "decode_attention.triton",
+    "linear_logprob.triton",
+    "merge_state.triton",
+    "pointwise.triton",
+    "causal_conv.triton",
+    "recurrent.triton",
+    "recurrent.triton_pairs",
+    "recurrent.triton_chunks",
+)
 
 
 @contextmanager
@@ -53,8 +62,7 @@ def launching(launches: Launches | None = None) -> Iterator[None]:
         stack.enter_context(patch.object(triton_support, "why_not", lambda *_: None))
         stack.enter_context(patch.dict(SERVED, clear=True))
         stack.enter_context(patch.object(torch_impl, "product", _Kernel("product", launches).multiply))
-        names = [*(f"{op}.triton" for op in _KERNELS), *(f"recurrent.triton_{part}" for part in _RECURRENT)]
-        for module in (importlib.import_module(f"fastreader.ops.{name}") for name in names):
+        for module in (importlib.import_module(f"fastreader.ops.{name}") for name in _KERNELS):
             for name, kernel in vars(module).items():
                 if name.endswith("_kernel") and hasattr(kernel, "arg_names"):
                     stack.enter_context(patch.object(module, name, _Kernel(name, launches)))
