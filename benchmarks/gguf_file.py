@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from fastreader.data.cache_folder import cache_dir
+from fastreader.data.files import cache_dir
 from fastreader.models.loading.packaged import PACKAGED, extract
 
 

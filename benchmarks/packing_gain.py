@@ -24,7 +24,7 @@ import torch
 from groups import cyclic_groups
 
 from fastreader import Reader
-from fastreader.cli.plain import plain_model
+from fastreader.cli.demo import plain_model
 from fastreader.core.checks import check_int
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from groups import Group
 
-from fastreader.cli.plain import plain_scores
+from fastreader.cli.demo import plain_scores
 from fastreader.models.loading.load import load
 from fastreader.models.loading.options import LoadOptions
 

@@ -28,8 +28,7 @@ from fastreader.errors import InputError
 from fastreader.reader.programs.readers import Readers
 from fastreader.statistics import bootstrap, paired_bootstrap
 from fastreader.statistics.measures.answers import contained, exact_match, f1
-from fastreader.sure.pipeline import SureJob, run_group
-from fastreader.sure.store import Store
+from fastreader.sure.pipeline import Store, SureJob, run_group
 
 MEASURES = {"EM": exact_match, "F1": f1, "contained": contained}
 POOL = 8  # at most this number of questions at the end of the data are shown with their answers

@@ -13,9 +13,8 @@ from typer.testing import CliRunner
 
 from fastreader import Reader, arrange, rerank, score_permutations
 from fastreader.cli import app
-from fastreader.cli.demo import STUDY, bundled, flips
-from fastreader.cli.plain import plain_scores
-from fastreader.cli.tables.heat_map import heat_map, probabilities
+from fastreader.cli.demo import STUDY, bundled, flips, plain_scores
+from fastreader.cli.tables.scores import heat_map
 from fastreader.core.tree import TreeStats
 from fastreader.scoring.results import PermutationScores
 
@@ -57,10 +56,10 @@ def test_the_packaged_reader_flips_and_arranging_mends_it(packaged_folder, preci
     (found,) = score_permutations(reader, [orders])
     right = [found.candidates[k] in orders.answers for k in found.logprobs.argmax(axis=1)]
     assert right[:4] == [False, True, True, True]
-    assert probabilities(found)[0].max() > 0.6
+    assert found.probabilities()[0].max() > 0.6
     arranged = arrange(orders.passages, reader)
     (after,) = score_permutations(reader, [replace(orders, passages=arranged)], permutations="identity")
-    assert after.best in orders.answers and probabilities(after)[0].max() > 0.9
+    assert after.best in orders.answers and after.probabilities()[0].max() > 0.9
     assert rerank(reader, ranking.question, ranking.passages)[0].passage.is_gold
 
 

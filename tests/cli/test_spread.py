@@ -9,7 +9,7 @@ import typer
 from typer.testing import CliRunner
 
 from fastreader.cli import commands
-from fastreader.cli.spread import spread
+from fastreader.cli.options import spread
 
 MOST = 14  # options of a command besides shared groups
 

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastreader.data import Passage
-from fastreader.eor.chunks import Limits, chunks, cut, cut_all, first_words
+from fastreader.eor.run import Limits, chunks, cut, cut_all, first_words
 from fastreader.errors import InputError
 
 

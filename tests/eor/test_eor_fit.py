@@ -19,9 +19,8 @@ from fastreader.eor import (
     correctness,
 )
 from fastreader.eor.answer import is_answer
-from fastreader.eor.ballots import ballots
-from fastreader.eor.fit import simplex
-from fastreader.eor.objective import Objective
+from fastreader.eor.fit import Objective, simplex
+from fastreader.eor.scoring import ballots
 from fastreader.errors import InputError
 
 EQUAL = ("exact:equal",)

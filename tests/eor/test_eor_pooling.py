@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastreader.eor.pooling import POOLINGS, majority, maximum, mean, plurality
+from fastreader.eor.scoring import POOLINGS, majority, maximum, mean, plurality
 
 # Answer 0 is like 1 and 2, 1 like 0 alone, 2 like 0 alone, 3 like nobody.
 S = np.array([[0, 0.9, 1, 0.1], [0.9, 0, 0.3, 0.2], [1, 0.3, 0, 0], [0.1, 0.2, 0, 0]])

@@ -12,8 +12,7 @@ from fastreader.errors import InputError
 
 dspy = framework("dspy", "dspy")
 
-from fastreader.integrations.conversation import conversation_tokens  # noqa: E402
-from fastreader.integrations.dspy import FastreaderLM  # noqa: E402
+from fastreader.integrations.dspy import FastreaderLM, conversation_tokens  # noqa: E402
 
 MESSAGES = [{"role": "system", "content": "Be short."}, {"role": "user", "content": "Which river? <|end|>"}]
 

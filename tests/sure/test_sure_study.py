@@ -18,7 +18,7 @@ ROWS = ["base", "no_retrieval", "sure", "sure@1", "sure+mode=generate", "sure+k=
 @pytest.fixture
 def study(monkeypatch):
     monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "studies"))
-    monkeypatch.setattr("fastreader.sure.variants.weights._loaded", lambda name: encoder)
+    monkeypatch.setattr("fastreader.sure.variants.per_passage._loaded", lambda name: encoder)
     return importlib.import_module("sure_study")
 
 
@@ -163,7 +163,7 @@ def test_nothing_yet(study, monkeypatch, tmp_path, capsys):
 
 
 def test_invalid_arguments_are_rejected(study, monkeypatch, data, tmp_path):
-    rows = importlib.import_module("sure_rows")
+    rows = importlib.import_module("lib.sure_rows")
     assert all(rows.parse_row(name).name == name for name in rows.ROWS)
     for name, message in (
         ("magic", "method: expected one of"),

@@ -16,8 +16,7 @@ from fastreader.errors import InputError
 from fastreader.sure import MethodResult, variants
 from fastreader.sure.types import result_from_dict
 from fastreader.sure.variants.ablations import chosen
-from fastreader.sure.variants.per_passage import mixture, weighted_votes
-from fastreader.sure.variants.weights import softmax, tfidf_similarity
+from fastreader.sure.variants.per_passage import mixture, softmax, tfidf_similarity, weighted_votes
 
 QUESTION = "Which river is in Cairo?"
 PASSAGES = [

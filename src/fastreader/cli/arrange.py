@@ -13,14 +13,13 @@ import typer
 
 from fastreader.cli import options
 from fastreader.cli.inputs import check_writable
-from fastreader.cli.spread import spread
 from fastreader.core.checks import located
 
 if TYPE_CHECKING:
     from fastreader.data import Example
 
 
-@spread
+@options.spread
 def arrange(
     *,
     questions: options.QuestionArguments,

@@ -9,11 +9,9 @@ from typing import Annotated, ClassVar
 import typer
 
 from fastreader.cli import options
-from fastreader.cli.calibrations import UNCALIBRATED
-from fastreader.cli.inputs import Skipped, check_output
+from fastreader.cli.inputs import UNCALIBRATED, Skipped, check_output
 from fastreader.cli.output import Writer
 from fastreader.cli.screen import Screen, say
-from fastreader.cli.spread import spread
 from fastreader.core.checks import require
 
 _WIDTH = 120  # columns if standard output is not a terminal
@@ -50,7 +48,7 @@ class SureArguments:
     ] = None
 
 
-@spread
+@options.spread
 def ask(
     *,
     questions: options.SkippableArguments,

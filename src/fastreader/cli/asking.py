@@ -13,15 +13,15 @@ from rich.console import Group, RenderableType
 
 from fastreader.cli.options import QuestionArguments
 from fastreader.cli.screen import Text
-from fastreader.cli.tables.moi import ranked_table
+from fastreader.cli.tables.passages import ranked_table
 from fastreader.cli.tables.sure import explain as explain_stages
 from fastreader.core.checks import check_text, expect, require
 from fastreader.core.progress import track
 from fastreader.core.protocol import ReaderProtocol
 from fastreader.data import Example
 from fastreader.data.answer_cache import Cache
+from fastreader.data.arguments import keyed
 from fastreader.data.fingerprints import file_digest, reader_identity
-from fastreader.data.keyed import keyed
 from fastreader.data.result_log import ResultLog, iter_results
 from fastreader.errors import FastreaderError, InputError, MissingExtraError
 from fastreader.moi.calibration.pool import Pool
@@ -192,7 +192,11 @@ def answers(
                     values = {key: value for key, value in answer.row.items() if key != "id"}
                     log.append(str(example.id), values, example=example_digest(example))
             for example in group:
-                answer = found[example.id] if example.id in found else _from_row(held[example.id])
+                if example.id in found:
+                    answer = found[example.id]
+                else:
+                    row = held[example.id]
+                    answer = Answer(row, None if "ranked" in row else result_from_dict(row))
                 if isinstance(answer, Answer):
                     yield answer
                 elif on_error is None:
@@ -252,10 +256,6 @@ def _answer(
     else:
         result = replace(result, **facts)
     return Answer(result.to_dict(), result)
-
-
-def _from_row(row: dict[str, Any]) -> Answer:
-    return Answer(row, None if "ranked" in row else result_from_dict(row))
 
 
 def _named(example: Example, error: FastreaderError) -> FastreaderError:

@@ -12,7 +12,6 @@ import typer
 from fastreader.cli import options
 from fastreader.cli.inputs import Resumed, check_writable
 from fastreader.cli.screen import Screen, say
-from fastreader.cli.spread import spread
 from fastreader.core.checks import expect, given, require
 from fastreader.core.progress import track
 from fastreader.data import Example
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from fastreader.moi import CalibrationCost, PositionBias
 
 
-@spread
+@options.spread
 def calibrate(
     *,
     file: Annotated[Path, typer.Argument(help="Questions with passages: .json or .jsonl, also gzipped; 30 or more.")],
@@ -121,10 +120,18 @@ def calibrate(
     if known < 2 and permutations is None and prune is None and not probe:
         measured: dict[str, Any] = {"num_passages": passages, "template": prompts, "seed": seed}
         measured |= {"max_batch_tokens": prompt.max_batch_tokens} | ({} if limit is None else {"most": limit})
-        _print_first_cost(moi.calibration_cost(load(), chosen, **measured))
+        first: CalibrationCost = moi.calibration_cost(load(), chosen, **measured)
+        say(
+            f"no labels: {first.first_tokens:,} tokens to compute for the first look at 20 questions, "
+            f"{first.all_tokens:,} if all {first.questions} are needed"
+        )
         if not cost:
             bias = moi.calibrate_reader(load(), chosen, output=scores, keep=install, progress=progress, **measured)
-            _print_settled(bias, install)
+            count = bias.measured_on["questions"]
+            if not bias.measured_on["settled"]:
+                say(f"not settled after {count} questions, and not installed: {bias.reason}")
+            else:
+                say(f"settled by {count} questions{', and installed' if install else ''}")
             _show(bias, file, output, plot)
         return
     scoring: dict[str, Any] = {"permutations": wanted, "prune": prune, "seed": seed, "template": prompts}
@@ -178,24 +185,9 @@ def calibrate(
     _show(bias, file, output, plot)
 
 
-def _print_first_cost(cost: CalibrationCost) -> None:
-    say(
-        f"no labels: {cost.first_tokens:,} tokens to compute for the first look at 20 questions, "
-        f"{cost.all_tokens:,} if all {cost.questions} are needed"
-    )
-
-
-def _print_settled(bias: PositionBias, install: bool) -> None:
-    count = bias.measured_on["questions"]
-    if not bias.measured_on["settled"]:
-        say(f"not settled after {count} questions, and not installed: {bias.reason}")
-    else:
-        say(f"settled by {count} questions{', and installed' if install else ''}")
-
-
 def _show(bias: PositionBias, file: Path, output: Path | None, plot: Path | None) -> None:
     """Write a calibration to the outputs, and print it."""
-    from fastreader.cli.tables.moi import bias_table
+    from fastreader.cli.tables.passages import bias_table
 
     if output is not None:
         replace(bias, measured_on={"file": file.name, **bias.measured_on}).save(output)

@@ -7,11 +7,10 @@ from dataclasses import replace
 from fastreader.cli import options
 from fastreader.cli.inputs import Skipped
 from fastreader.cli.output import Writer
-from fastreader.cli.spread import spread
 from fastreader.errors import ContextOverflowError, InputError
 
 
-@spread
+@options.spread
 def conflicts(
     *,
     questions: options.SkippableArguments,
@@ -30,7 +29,7 @@ def conflicts(
 
       fastreader conflicts -q "Where is the Nile?" -p "The Nile is in Egypt." -p "The Nile is in Peru." -c Egypt -c Peru
     """
-    from fastreader.cli.tables.conflicts import conflicts_table
+    from fastreader.cli.tables.passages import conflicts_table
     from fastreader.passages.conflicts import Conflicts
     from fastreader.passages.conflicts import conflicts as found_in
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from importlib.resources import files
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from fastreader.cli.options import ProgressOption, ReaderArguments
-from fastreader.cli.plain import plain_model, plain_scores
+from fastreader.cli.options import ProgressOption, ReaderArguments, spread
 from fastreader.cli.screen import Screen, Text
-from fastreader.cli.spread import spread
 from fastreader.data import Example
 from fastreader.errors import InputError
 
@@ -73,7 +73,7 @@ def flips(scores: PermutationScores) -> str:
 
 def _show_orders(screen: Screen, reader: Reader, example: Example, progress: bool | None) -> PermutationScores:
     """Show the answers under cyclic orders, and return the scores, the retriever's order first."""
-    from fastreader.cli.tables.heat_map import heat_map
+    from fastreader.cli.tables.scores import heat_map
     from fastreader.scoring.api import score_permutations
 
     _heading(screen, f"1. {example.question}")
@@ -89,7 +89,6 @@ def _show_orders(screen: Screen, reader: Reader, example: Example, progress: boo
 
 def _show_bias(screen: Screen, reader: Reader, example: Example, retrieved: PermutationScores) -> None:
     """Show what each place counts for the reader, and the answer after the passages are arranged by that."""
-    from fastreader.cli.tables.heat_map import probabilities
     from fastreader.passages.arrange import Arranger, arrange
     from fastreader.scoring.api import score_permutations
 
@@ -110,7 +109,7 @@ def _show_bias(screen: Screen, reader: Reader, example: Example, retrieved: Perm
     arranged = [replace(example, passages=passages)]
     (scores,) = score_permutations(reader, arranged, permutations="identity", progress=False)
     order = " ".join(str(example.passages.index(passage) + 1) for passage in passages)
-    before, after = ((s.candidates[s.logprobs[0].argmax()], probabilities(s)[0].max()) for s in (retrieved, scores))
+    before, after = ((s.candidates[s.logprobs[0].argmax()], s.probabilities()[0].max()) for s in (retrieved, scores))
     best = bias.index(max(bias)) + 1
     screen.print(Text(f"fr.arrange orders them {order}: the retriever's best at place {best}. No model runs for that."))
     screen.print(
@@ -120,7 +119,7 @@ def _show_bias(screen: Screen, reader: Reader, example: Example, retrieved: Perm
 
 def _show_ranking(screen: Screen, reader: Reader, example: Example) -> None:
     """Show the passages of a question by relevance."""
-    from fastreader.cli.tables.ranking import reranked_table
+    from fastreader.cli.tables.passages import reranked_table
     from fastreader.passages.ranking import rerank
 
     ranked = rerank(reader, example.question, example.passages)
@@ -172,3 +171,32 @@ def _show_cost(screen: Screen, reader: Reader, arguments: ReaderArguments, examp
 def _heading(screen: Screen, text: str) -> None:
     screen.print()
     screen.print(Text(text, "bold cyan"))
+
+
+def plain_model(reader: Reader, model: str | os.PathLike[str], adapter: str | None = None) -> Any:
+    """Return transformers' model of a reader, with plain weights in the type of the reader's products."""
+    import torch
+
+    from fastreader.models.loading.load import load
+    from fastreader.models.loading.options import LoadOptions
+
+    own = reader.arithmetic
+    dtype = own.dtype
+    if own.formats:  # float32 holds the values of a quantised file
+        dtype = torch.bfloat16 if own.products == "bf16" else torch.float32
+    options = LoadOptions(model, own.device, dtype, "exact", adapter=adapter, keep_integers=False)
+    return load(options).model.eval()
+
+
+def plain_scores(model: Any, sequences: Sequence[tuple[list[int], list[int]]]) -> list[float]:
+    """Return the log-likelihood of each continuation after its context (token ids), one forward pass for each."""
+    import torch
+
+    found = []
+    with torch.inference_mode():
+        for context, continuation in sequences:
+            ids = torch.tensor([context + continuation], device=model.device)
+            logits = model(input_ids=ids, use_cache=False, logits_to_keep=len(continuation) + 1).logits[0, :-1]
+            chosen = torch.tensor(continuation, device=logits.device)[:, None]
+            found.append(float(logits.float().log_softmax(-1).gather(1, chosen).sum()))
+    return found

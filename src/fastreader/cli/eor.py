@@ -12,9 +12,7 @@ import typer
 from fastreader.cli import options
 from fastreader.cli.inputs import Resumed, check_output
 from fastreader.cli.screen import say
-from fastreader.cli.spread import spread
-from fastreader.cli.votes import show
-from fastreader.cli.voting import VoterArguments, check_right, fit_voter
+from fastreader.cli.voting import VoterArguments, check_right, fit_voter, show
 from fastreader.core.checks import expect, require
 from fastreader.core.progress import track
 from fastreader.data.fingerprints import file_digest
@@ -25,7 +23,7 @@ if TYPE_CHECKING:
     from fastreader.eor import Answers
 
 
-@spread
+@options.spread
 def eor(
     *,
     file: Annotated[Path, typer.Argument(help="Lines {question, answers}; passages in it are ignored.")],
@@ -73,7 +71,7 @@ def eor(
     """
     from fastreader.data import load_questions
     from fastreader.eor import Answers, Retrievers, answer, load_texts
-    from fastreader.eor.plan import Expressions
+    from fastreader.eor.spec import Expressions
 
     check_output(output, file)
     voting = voter.check()

@@ -43,7 +43,7 @@ def collect() -> dict[str, dict[str, str]]:
     """Return facts by section, all text."""
     import torch
 
-    from fastreader.data.cache_folder import cache_dir
+    from fastreader.data.files import cache_dir
     from fastreader.models.loading.packaged import PACKAGED, is_cached
     from fastreader.models.machine.arithmetic import PRECISIONS, cpu_flags, resolve
 

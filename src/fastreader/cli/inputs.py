@@ -13,10 +13,15 @@ from fastreader.cli.options import OutputArguments, RankOutputArguments
 from fastreader.cli.screen import say
 from fastreader.core.checks import require
 from fastreader.data import Example
+from fastreader.data.arguments import keyed
 from fastreader.data.fingerprints import digest
-from fastreader.data.keyed import keyed
 from fastreader.data.result_log import ResultLog
 from fastreader.errors import FastreaderError
+
+UNCALIBRATED = (
+    "no calibration for this reader, template and number of passages: utilities are query likelihoods, and passages "
+    "keep the retriever's order; fastreader calibrate measures one from 20 questions or more"
+)
 
 
 class Skipped:

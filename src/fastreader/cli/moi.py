@@ -11,11 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fastreader.cli import options
-from fastreader.cli.calibrations import UNCALIBRATED
-from fastreader.cli.inputs import Resumed, Skipped, check_output
+from fastreader.cli.inputs import UNCALIBRATED, Resumed, Skipped, check_output
 from fastreader.cli.output import Writer
 from fastreader.cli.screen import say
-from fastreader.cli.spread import spread
 from fastreader.core.progress import track
 from fastreader.data.result_log import ResultLog
 from fastreader.data.write import trec_lines
@@ -25,7 +23,7 @@ if TYPE_CHECKING:
     from fastreader.moi import Ranked
 
 
-@spread
+@options.spread
 def moi(
     *,
     questions: options.SkippableArguments,
@@ -55,7 +53,7 @@ def moi(
 
       fastreader moi questions.jsonl.gz --order descending --format trec > run.trec
     """
-    from fastreader.cli.tables.moi import ranked_table
+    from fastreader.cli.tables.passages import ranked_table
     from fastreader.moi import PositionBias, Stopping, plan
     from fastreader.moi import rerank as run
     from fastreader.moi.calibration.store import at_hand

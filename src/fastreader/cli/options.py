@@ -2,24 +2,73 @@
 
 from __future__ import annotations
 
+import copy
+import functools
+import inspect
 import logging
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, get_args, get_type_hints
 
 import typer
 
-from fastreader.cli.model_settings import model_settings
 from fastreader.core.checks import check_text, require
 from fastreader.data import Example, Passage, iter_examples
+from fastreader.data.fingerprints import model_digest
 
 if TYPE_CHECKING:
     from fastreader.integrations.ray import ActorPool
     from fastreader.reader.prompts.template import Template
     from fastreader.reader.reader import Reader
+
+
+def spread(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command one option for each field of the dataclasses among its parameters.
+
+    Typer reads a command's options from its signature, so the result has a signature in which every field is a
+    parameter. Called with these, it builds the dataclasses and calls the command. `--help` shows the fields of a
+    dataclass in a panel, which the class names as `panel`.
+    """
+    hints = get_type_hints(command, include_extras=True)
+    groups: dict[str, Any] = {}
+    parameters: list[inspect.Parameter] = []
+    for parameter in inspect.signature(command).parameters.values():
+        kind = hints[parameter.name]
+        if is_dataclass(kind):
+            groups[parameter.name] = kind
+            parameters += _parameters(kind)
+        else:
+            parameters.append(parameter.replace(annotation=kind))
+
+    @functools.wraps(command)
+    def run(**given: Any) -> None:
+        built = {
+            name: kind(**{field.name: given.pop(field.name) for field in fields(kind)}) for name, kind in groups.items()
+        }
+        command(**built, **given)
+
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return run
+
+
+def _parameters(kind: Any) -> list[inspect.Parameter]:
+    """Return a keyword parameter for each field of a dataclass, in its panel."""
+    hints = get_type_hints(kind, include_extras=True)
+    found = []
+    for field in fields(kind):
+        plain, option = get_args(hints[field.name])
+        option = copy.copy(option)
+        option.rich_help_panel = option.rich_help_panel or kind.panel
+        default = inspect.Parameter.empty if field.default is MISSING else field.default
+        annotation = Annotated[plain, option]  # type: ignore[valid-type]
+        found.append(
+            inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+        )
+    return found
 
 
 class Format(StrEnum):
@@ -274,3 +323,26 @@ class RayArguments:
         require_ray()
         logging.getLogger("ray.data").setLevel(logging.WARNING)  # it reports the plan of every dataset
         return ActorPool(self.ray, self.ray_actors or 1, self.ray_gpus or 0, batch_size=batch_size)
+
+
+def model_settings(model: str, dtype: str, precision: str, adapter: str | None = None) -> dict[str, str]:
+    """Return the settings that identify a model and its adapter, without loading them.
+
+    A path is resolved, and a digest of its files or the commit of a hub id distinguishes versions.
+    """
+    from fastreader.models.loading.find import adapter_commit_of, commit_of
+
+    name, revision = _versioned(model, commit_of)
+    named = {"model": name, "dtype": dtype, "precision": precision} | ({"revision": revision} if revision else {})
+    if adapter is None:
+        return named
+    name, revision = _versioned(adapter, adapter_commit_of)
+    return named | {"adapter": name} | ({"adapter_revision": revision} if revision else {})
+
+
+def _versioned(name: str, commit_of: Callable[[str], str]) -> tuple[str, str]:
+    """Return the name or the resolved path of a model or an adapter, and its version or ""."""
+    path = Path(name).expanduser()
+    if path.exists():
+        return str(path.resolve()), model_digest(path)
+    return name, commit_of(name)

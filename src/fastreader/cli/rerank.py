@@ -14,7 +14,6 @@ import typer
 from fastreader.cli import options
 from fastreader.cli.inputs import Resumed, Skipped, check_output
 from fastreader.cli.output import Writer
-from fastreader.cli.spread import spread
 from fastreader.core.checks import check_choice
 from fastreader.core.progress import track
 from fastreader.data.result_log import ResultLog
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 _TOGETHER = 32  # questions that share a call, so that a result does not wait for the whole file
 
 
-@spread
+@options.spread
 def rerank(
     *,
     questions: options.SkippableArguments,
@@ -68,7 +67,7 @@ def rerank(
 
       fastreader rerank questions.jsonl -o ranked.jsonl --ray auto --ray-actors 8 --ray-gpus 1
     """
-    from fastreader.cli.tables.ranking import reranked_table
+    from fastreader.cli.tables.passages import reranked_table
     from fastreader.moi import PositionBias
     from fastreader.moi.calibration.store import at_hand
     from fastreader.passages.ranking import RERANKERS

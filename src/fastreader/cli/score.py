@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import RenderableType
 
 from fastreader.cli import options
 from fastreader.cli.inputs import Resumed, Skipped, check_output
 from fastreader.cli.output import Writer
 from fastreader.cli.screen import Screen, say
-from fastreader.cli.spread import spread
 from fastreader.core.checks import require
 from fastreader.data import Example
 from fastreader.data.result_log import ResultLog
@@ -23,10 +22,9 @@ from fastreader.errors import InputError, OutOfBudgetError
 
 if TYPE_CHECKING:
     from fastreader.core.tree import TreeStats
-    from fastreader.scoring.results import PermutationScores
 
 
-@spread
+@options.spread
 def score(
     *,
     questions: options.SkippableArguments,
@@ -65,7 +63,7 @@ def score(
 
       fastreader score -q "Which river is in Cairo?" -p "The Nile is in Egypt." -p "The Seine is in Paris." -c Nile
     """
-    from fastreader.cli.tables.scores import UNLIMITED
+    from fastreader.cli.tables.scores import UNLIMITED, scores_table
     from fastreader.scoring.api import permutation_cost, score_permutations
     from fastreader.scoring.results import PermutationScores
 
@@ -120,7 +118,10 @@ def score(
                 results = ray.score(source, todo, pool=pool, ordered=log is None, **run)
             done = 0
             shown = None if path is not None else (output.format or options.Format.table).value
-            with Writer(shown, _table, PermutationScores.to_dict, width=UNLIMITED) as writer:
+            screen = Screen()
+            width = screen.width if screen.is_terminal else None
+            table = partial(scores_table, width=width)
+            with Writer(shown, table, PermutationScores.to_dict, width=UNLIMITED) as writer:
                 for result in results:
                     if log is not None:
                         kept.append(result.id, result.to_dict())
@@ -129,13 +130,6 @@ def score(
             if log is not None:
                 say(f"{done} scored now, {len(log)} in {path}")
     skip.finish()
-
-
-def _table(result: PermutationScores) -> RenderableType:
-    from fastreader.cli.tables.scores import scores_table
-
-    screen = Screen()
-    return scores_table(result, screen.width if screen.is_terminal else None)
 
 
 def _print_costs(examples: Iterator[Example], cost: Callable[[Example], TreeStats], skip: Skipped) -> None:

@@ -10,7 +10,6 @@ from typing import Annotated
 import typer
 
 from fastreader.cli import options
-from fastreader.cli.spread import spread
 from fastreader.cli.stopping import Stopped
 from fastreader.core.checks import expect
 from fastreader.errors import MissingExtraError
@@ -18,7 +17,7 @@ from fastreader.errors import MissingExtraError
 log = logging.getLogger(__name__)
 
 
-@spread
+@options.spread
 def serve(
     *,
     host: Annotated[str, typer.Option(help="Address to listen at; 0.0.0.0 for all, which needs a key.")] = "127.0.0.1",

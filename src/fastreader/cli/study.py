@@ -14,10 +14,10 @@ from fastreader.cli.options import (
     MaxBatchTokensOption,
     ProgressOption,
     RayArguments,
+    spread,
     use_cache,
 )
 from fastreader.cli.screen import say
-from fastreader.cli.spread import spread
 from fastreader.core.checks import given, require
 
 

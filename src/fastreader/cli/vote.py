@@ -7,15 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fastreader.cli.options import AdapterOption, Format, standard_input
-from fastreader.cli.spread import spread
-from fastreader.cli.votes import show
-from fastreader.cli.voting import VoterArguments, check_right, fit_voter
+from fastreader.cli.options import AdapterOption, Format, spread, standard_input
+from fastreader.cli.voting import VoterArguments, check_right, fit_voter, show
 from fastreader.core.checks import expect, located, require
 from fastreader.data.read import lines, parse_json
 
 if TYPE_CHECKING:
-    from fastreader.core.protocol import ReaderProtocol
     from fastreader.eor import Answers
 
 
@@ -55,19 +52,16 @@ def vote(
     voting.check_retrievers(rows[0].retrievers)
     if voter.fit:
         check_right(rows)
-    fitted = voting.voter(_reader(model, adapter))
+    require(model is not None or adapter is None, "--adapter: is merged into a --model")
+    reader = None
+    if model is not None:
+        from fastreader.reader.reader import Reader
+
+        reader = Reader.load(model, adapter=adapter)
+    fitted = voting.voter(reader)
     if voter.fit:
         fit_voter(fitted, rows, voting)
     show(list(zip(rows, fitted.vote(rows), strict=True)), format)
-
-
-def _reader(model: str | None, adapter: str | None) -> ReaderProtocol | None:
-    require(model is not None or adapter is None, "--adapter: is merged into a --model")
-    if model is None:
-        return None
-    from fastreader.reader.reader import Reader
-
-    return Reader.load(model, adapter=adapter)
 
 
 def _read(file: Path) -> list[Answers]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,15 +12,15 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 import typer
 
 from fastreader.cli.inputs import check_writable
-from fastreader.cli.options import SeedOption
-from fastreader.cli.screen import say
+from fastreader.cli.options import Format, SeedOption
+from fastreader.cli.screen import Screen, Text, say
 from fastreader.core.checks import check_choice, check_seed, expect, located, require
 from fastreader.data.files import read_object
 from fastreader.data.types import Example
 
 if TYPE_CHECKING:
     from fastreader.core.protocol import ReaderProtocol
-    from fastreader.eor import Answers, Voter
+    from fastreader.eor import Answers, Vote, Voter
 
 READER = "nli:reader"
 
@@ -58,7 +59,7 @@ class VoterArguments:
                 of --voter is not a voter, or --save cannot be written.
         """
         from fastreader.eor import measures
-        from fastreader.eor.pooling import POOLINGS
+        from fastreader.eor.scoring import POOLINGS
         from fastreader.eor.similarity.loading import check_names
         from fastreader.eor.voter import saved_similarities
 
@@ -163,17 +164,45 @@ def fit_voter(voter: Voter, answers: Sequence[Answers], voting: Voting) -> None:
         f"{report.unweighted:.3f}, best retriever {names[best]} {correct.mean(axis=0)[best]:.3f})"
     )
     if not report.varying:
-        say(f"warning: nothing was learned; {_why_nothing(metric, bool(correct.any()))}")
+        why = f"no question has answers that differ by {metric}"
+        if not correct.any():
+            why = (
+                f"no answer is right by {metric}. If answers are long, --metric contained counts those that contain a "
+                "right one, and fastreader eor --texts short asks for short ones"
+            )
+        say(f"warning: nothing was learned; {why}")
     weights = sorted(zip(names, voter.retriever_weights_.tolist(), strict=True), key=lambda pair: -pair[1])
     say("weights: " + ", ".join(f"{name} {w:.2f}" if w else f"{name} dropped" for name, w in weights))
     if save is not None:
         voter.save(save)
 
 
-def _why_nothing(metric: str, any_right: bool) -> str:
-    if any_right:
-        return f"no question has answers that differ by {metric}"
-    return (
-        f"no answer is right by {metric}. If answers are long, --metric contained counts those that contain a right "
-        "one, and fastreader eor --texts short asks for short ones"
-    )
+def show(rows: Sequence[tuple[Answers, Vote]], format: Format) -> None:
+    """Print votes in a format."""
+    if format is Format.table:
+        _table(rows)
+        return
+    dicts: list[dict[str, Any]] = [
+        {"id": answers.id, "question": answers.question, "retrievers": answers.retrievers, **vote.to_dict()}
+        for answers, vote in rows
+    ]
+    if format is Format.json:
+        typer.echo(json.dumps(dicts, ensure_ascii=False, allow_nan=False, indent=1))
+        return
+    for row in dicts:
+        typer.echo(json.dumps(row, ensure_ascii=False, allow_nan=False))
+
+
+def _table(rows: Sequence[tuple[Answers, Vote]]) -> None:
+    from rich.table import Table
+
+    from fastreader.cli.tables.scores import UNLIMITED
+
+    table = Table("id", "question", "answer", "retriever", "support")
+    for answers, vote in rows:
+        support = "" if vote.winner is None else f"{vote.support[vote.winner]:.2f}"
+        said = f"none: {vote.abstained}" if vote.answer is None else vote.answer
+        cells = (answers.id or "", answers.question, said, vote.retriever or "", support)
+        table.add_row(*(Text(cell) for cell in cells))  # brackets are the texts' own
+    console = Screen()
+    (console if console.is_terminal else Screen(width=UNLIMITED)).print(table)

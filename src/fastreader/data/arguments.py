@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from fastreader.core.checked import accept, kind_of
@@ -79,3 +79,20 @@ def check_candidates(candidates: Sequence[str], question_only: bool, where: str)
     expected = "at least one candidate (question_only=True scores the question without any)"
     expect(enough, f"{where}: candidates", expected, candidates)
     check_texts(f"{where}: candidates", candidates)
+
+
+def keyed(examples: Iterable[Example]) -> Iterator[Example]:
+    """Yield the examples with unique ids: the index of an example without one, and a suffix "#2" for a repeated id.
+
+    Raises:
+        InputError: if an item is not an Example.
+    """
+    taken: dict[str, int] = {}
+    for index, example in enumerate(examples):
+        expect(isinstance(example, Example), f"examples[{index}]", "an Example", example)
+        key = name = str(index) if example.id is None else example.id
+        while key in taken:
+            taken[name] += 1
+            key = f"{name}#{taken[name]}"
+        taken[key] = 1
+        yield replace(example, id=key)

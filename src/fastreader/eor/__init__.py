@@ -7,11 +7,10 @@ inconsistent the retrievers are, and why. Nothing here imports torch until a mod
 
 from fastreader.eor import measures
 from fastreader.eor.answer import answer, is_answer, is_refusal
-from fastreader.eor.chunks import Limits
 from fastreader.eor.fit import FitReport
 from fastreader.eor.measures import correctness
 from fastreader.eor.rerank import Cosine, QuestionLikelihood
-from fastreader.eor.run import PAPER, Retrievers
+from fastreader.eor.run import PAPER, Limits, Retrievers
 from fastreader.eor.similarity import (
     F1,
     BertScore,

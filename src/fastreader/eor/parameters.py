@@ -12,8 +12,7 @@ import numpy as np
 from fastreader.core.checked import checked_methods
 from fastreader.core.checks import check_choice, check_keys, expect, rejecting, shown
 from fastreader.eor.answer import is_answer
-from fastreader.eor.pooling import POOLINGS
-from fastreader.eor.scoring import Rules
+from fastreader.eor.scoring import POOLINGS, Rules
 from fastreader.eor.similarity import Similarity, SimilarityLike, resolve
 from fastreader.eor.types import FloatArray
 

@@ -16,10 +16,9 @@ from fastreader.core.checks import MOST_STARTS, check_int, check_output, expect,
 from fastreader.data.files import read_object, write_json
 from fastreader.eor import scoring
 from fastreader.eor.answer import is_answer
-from fastreader.eor.ballots import Ballots, ballots, is_single
-from fastreader.eor.fit import FitReport, search
-from fastreader.eor.objective import Objective
+from fastreader.eor.fit import FitReport, Objective, search
 from fastreader.eor.parameters import Parameters, given_weights, learned_weights, nonnegative
+from fastreader.eor.scoring import Ballots, ballots, is_single
 from fastreader.eor.similarity import Similarity, SimilarityLike
 from fastreader.eor.types import FloatArray, IntArray
 

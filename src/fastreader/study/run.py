@@ -16,8 +16,8 @@ from fastreader.core.progress import track
 from fastreader.core.protocol import ReaderProtocol
 from fastreader.data import Example, load_examples
 from fastreader.data.answer_cache import Cache
+from fastreader.data.arguments import keyed
 from fastreader.data.fingerprints import digest
-from fastreader.data.keyed import keyed
 from fastreader.data.read import table_examples
 from fastreader.data.result_log import ResultLog
 from fastreader.study.cached_reader import CachedReader, Meter

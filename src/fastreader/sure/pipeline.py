@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import sys
@@ -9,27 +10,132 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Siz
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fastreader.core.checked import checked
 from fastreader.core.checks import check_int, check_text
 from fastreader.core.progress import track
 from fastreader.core.protocol import ReaderProtocol
 from fastreader.data import Example, Passage
-from fastreader.data.arguments import make_passages
-from fastreader.data.keyed import keyed
+from fastreader.data.answer_cache import Cache
+from fastreader.data.arguments import keyed, make_passages
+from fastreader.data.fingerprints import digest
+from fastreader.data.result_log import ResultLog, iter_results
 from fastreader.errors import ContextOverflowError, FastreaderError, InputError, NumericsError, OutOfBudgetError
 from fastreader.reader.programs.checkpoint import Checkpoint
-from fastreader.reader.programs.prefix_reader import STAGE
+from fastreader.reader.programs.prefix_reader import STAGE, Prefix, PrefixReader
 from fastreader.reader.programs.readers import Readers
 from fastreader.reader.programs.requests import StageCost
 from fastreader.reader.programs.scheduler import ProgramOutcome, run
-from fastreader.sure.prefix_reuse import reuse_prefixes
 from fastreader.sure.settings import Settings, make_settings
-from fastreader.sure.store import Store
 from fastreader.sure.task import STAGES, Task
-from fastreader.sure.types import Result, SureResult
+from fastreader.sure.types import Result, SureResult, result_from_dict
 from fastreader.sure.variants import find_method
+
+if TYPE_CHECKING:
+    from fastreader.sure.task import Variant
+
+
+class Store(contextlib.AbstractContextManager["Store"]):
+    """A log of results, and in "<path>.cache" the replies to single requests.
+
+    A store is a context manager. After a kill, programs that run again take their replies from the cache, so that only
+    the call in progress is lost. `finish` marks the run complete, and the cache is then removed.
+
+    Raises:
+        InputError, OSError: see `ResultLog` and `Cache`.
+    """
+
+    def __init__(self, path: Path, settings: dict[str, Any], resume: bool) -> None:
+        self._log = ResultLog(path, settings=settings, resume=resume)
+        try:
+            self._rows = {row["id"]: row for row in iter_results(path)}
+            self._cache = Cache(path.with_name(f"{path.name}.cache"))
+        except BaseException:
+            self._log.close()
+            raise
+        self._settings, self._complete = digest(settings, 64), False
+
+    def result(self, key: str, example: Example) -> Result | None:
+        """Return the saved result of `key`, or None without one.
+
+        Raises:
+            InputError: if it was made from another question, other passages or other right answers.
+        """
+        return result_from_dict(self._rows[key]) if self._log.holds(key, _digest(example)) else None
+
+    def keep(self, key: str, example: Example, result: Result, **more: Any) -> None:
+        """Append a result, with more keys on its line, such as metrics."""
+        self._rows[key] = {**result.to_dict(), **more}
+        self._log.append(key, self._rows[key], example=_digest(example))
+
+    def checkpoint(self, keys: Sequence[str]) -> Checkpoint:
+        """Return the checkpoint of programs with these keys."""
+        return Checkpoint(self._cache, [f"{self._settings} {key}" for key in keys])
+
+    def finish(self) -> None:
+        """Mark the run complete: its replies are no longer needed."""
+        self._complete = True
+
+    def __exit__(self, *_: object) -> None:
+        self._log.close()
+        self._cache.close()
+        if self._complete:
+            self._cache.path.unlink()
+
+
+def _digest(example: Example) -> str:
+    """Return a digest of all texts that a result is made from."""
+    return digest([example.question.strip(), [[p.title, p.text, p.score] for p in example.passages], example.answers])
+
+
+_REUSING = ("candidates", "summaries")
+
+
+def reuse_prefixes(tasks: Sequence[tuple[Task, Variant]], checkpoint: Checkpoint | None) -> list[PrefixReader]:
+    """Read the passages once for the candidates and summaries of tasks.
+
+    That needs candidates_prompt="passages_first", one reader for both stages, and a reader with `session` whose context
+    holds the passages; if it does not, the stage itself leaves some out or raises.
+
+    Args:
+        tasks: tasks with their methods, in the order of their programs; `task.readers` is replaced.
+        checkpoint: saves the cost of reading.
+
+    Returns:
+        The readers that now serve the tasks, to be entered as context managers.
+    """
+    found: dict[int, tuple[ReaderProtocol, list[Prefix]]] = {}
+    for index, (task, method) in enumerate(tasks):
+        if method.rereads and task.settings.candidates_prompt == "passages_first":
+            reader = task.readers.of(_REUSING[0])
+            if tokens := _prefix(task, method.first):
+                found.setdefault(id(reader), (reader, []))[1].append(Prefix(index, task.notes.append, tokens))
+    if not found:
+        return []
+    made = {key: PrefixReader(reader, prefixes, checkpoint) for key, (reader, prefixes) in found.items()}
+    for task, _ in tasks:  # all tasks, so that equal requests to the same reader stay one
+        reader = task.readers.of(_REUSING[0])
+        if id(reader) in made and reader is task.readers.of(_REUSING[1]):
+            task.readers = task.readers.with_stages(made[id(reader)], _REUSING)
+    return list(made.values())
+
+
+def _prefix(task: Task, first: int | None) -> tuple[int, ...]:
+    """Return the tokens that both stages' prompts start with, or none if they cannot be cached."""
+    t = task.settings.template
+    reader: Any = task.readers.of(_REUSING[0])
+    pieces = t.passages(task.passages[:first])
+    able = hasattr(reader, "prefix") and hasattr(reader, "session") and reader is task.readers.of(_REUSING[1])
+    if not able or not any(pieces):
+        return ()
+    try:
+        prefix = tuple(reader.prefix(pieces, system=t.system, chat=t.chat, chat_options=t.chat_options))
+    except FastreaderError:  # the stage's own prompts raise the same error, for this question only
+        return ()
+    limit = getattr(reader, "max_length", None)
+    return () if limit is not None and len(prefix) > limit else prefix
+
 
 OnError = Callable[[int, Example, FastreaderError], object]
 

@@ -13,7 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import numpy as np
 import pytest
 
-from fastreader.integrations.serve.page import page as page_and_policy
+from fastreader.integrations.serve.app import page as page_and_policy
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 MODEL = "made <up>/reader"

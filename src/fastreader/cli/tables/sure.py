@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -29,7 +29,8 @@ def explain(result: Result) -> RenderableType:
         parts = [_heading(result), *_candidates(result), *_summaries(result)]
     else:
         parts = [_heading(result), *_details(result)]
-    return Group(*parts, *_notes(result.notes), costs_table(result.costs))
+    notes = [Text(f"Note: {note}", style="yellow") for note in result.notes]
+    return Group(*parts, *notes, costs_table(result.costs))
 
 
 def _heading(result: Result) -> Text:
@@ -126,10 +127,6 @@ def _stage(name: str, rest: str = "") -> Text:
 
 def _share(probability: float | None) -> str:
     return "" if probability is None else f" ({probability:.0%} True)"
-
-
-def _notes(notes: Sequence[str]) -> list[RenderableType]:
-    return [Text(f"Note: {note}", style="yellow") for note in notes]
 
 
 def costs_table(costs: Mapping[str, StageCost]) -> Table:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import json
 import math
 import os
@@ -11,9 +12,59 @@ from dataclasses import dataclass
 from typing import Any
 
 from fastreader import errors
+from fastreader.core.checks import check_keys, expect
+from fastreader.data.fingerprints import reader_name
 from fastreader.errors import FastreaderError, NotReloadableError
 from fastreader.integrations.ray.pool import ActorPool, require_ray
-from fastreader.integrations.ray.reference import ReaderReference
+from fastreader.models.loading.options import LoadOptions, from_anywhere
+from fastreader.reader.reader import Reader, load_again
+
+ReaderLike = Any  # Reader | ReaderReference | str | os.PathLike[str]
+
+
+@dataclass(frozen=True)
+class ReaderReference:
+    """A reader that is not loaded yet.
+
+    Attributes:
+        name: of the reader, in results.
+        call, arguments: what loads it.
+    """
+
+    name: str
+    call: Callable[..., Reader]
+    arguments: tuple[Any, ...]
+
+    @classmethod
+    def of(cls, reader: ReaderLike, **options: Any) -> ReaderReference:
+        """Create a reference.
+
+        Args:
+            reader: a packaged name, a hub id, or a path that exists on every machine of the cluster. Or a reader
+                that was loaded from one of these.
+            **options: further arguments of `Reader.load`, for a name.
+
+        Raises:
+            NotReloadableError: if the reader was made from a model object.
+            InputError: if `reader` is something else, or an option is unknown.
+        """
+        if isinstance(reader, cls):
+            return reader
+        known = {p.name: p.default for p in inspect.signature(Reader.load).parameters.values() if p.name != "model"}
+        check_keys("options", options, known)
+        if isinstance(reader, Reader):
+            expect(not options, "options", "none for a reader that is already loaded", sorted(options))
+            call, arguments = reader.__reduce__()
+            return cls(reader.name, call, arguments)
+        named = isinstance(reader, (str, os.PathLike))
+        expect(named, "reader", "a Reader, or the name or path of one, which each actor can load", reader)
+        name = reader_name(reader)
+        return cls(name, load_again, (LoadOptions(**{"model": from_anywhere(reader), **options, "name": name}),))
+
+    def load(self) -> Reader:
+        """Load the reader, with the errors of `Reader.load`."""
+        return self.call(*self.arguments)
+
 
 # A result's id, and its values or the error instead.
 Outcome = tuple[str | None, dict[str, Any] | FastreaderError]
@@ -65,7 +116,11 @@ class Actor:
         import pyarrow as pa
 
         columns: dict[str, list[Any]] = {"id": [], "result": [], "error": [], "fatal": []}
-        for id, outcome in self._outcomes(batch):
+        failure = self.failure
+        outcomes: Iterable[Outcome] = (
+            self.work.task(self.reader, self.work.read(batch)) if failure is None else [(None, failure)]
+        )
+        for id, outcome in outcomes:
             failed = isinstance(outcome, FastreaderError)
             columns["id"].append(id)
             columns["result"].append(None if failed else json.dumps(outcome, ensure_ascii=False))
@@ -73,12 +128,6 @@ class Actor:
             columns["fatal"].append(self.failure is not None)
         text = pa.large_string()
         return pa.table(columns, pa.schema([("id", text), ("result", text), ("error", text), ("fatal", pa.bool_())]))
-
-    def _outcomes(self, batch: Any) -> Iterator[Outcome]:
-        if self.failure is not None:
-            yield None, self.failure
-            return
-        yield from self.work.task(self.reader, self.work.read(batch))
 
 
 def written(error: FastreaderError) -> str:

@@ -15,9 +15,8 @@ from fastreader.data.fingerprints import digest
 from fastreader.data.result_log import ResultLog
 from fastreader.data.rows import parse_row
 from fastreader.errors import FastreaderError
-from fastreader.integrations.ray.actor import Actor, Outcome, Work, read_items, stream
+from fastreader.integrations.ray.actor import Actor, Outcome, ReaderLike, ReaderReference, Work, read_items, stream
 from fastreader.integrations.ray.pool import ActorPool, require_ray
-from fastreader.integrations.ray.reference import ReaderLike, ReaderReference
 from fastreader.passages.ranking.batches import rerank_many
 from fastreader.passages.ranking.results import Reranked, RerankResult
 from fastreader.scoring.api import score_permutations

@@ -8,7 +8,7 @@ from typing import Any
 from fastreader.core.checked import checked
 from fastreader.core.checks import check_int, check_number, check_text
 from fastreader.errors import MissingExtraError
-from fastreader.integrations.ray.reference import ReaderLike, ReaderReference
+from fastreader.integrations.ray.actor import ReaderLike, ReaderReference
 
 
 @checked

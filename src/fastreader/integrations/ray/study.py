@@ -15,9 +15,8 @@ from fastreader.core.checked import checked
 from fastreader.data import Example
 from fastreader.data.answer_cache import Cache
 from fastreader.errors import FastreaderError
-from fastreader.integrations.ray.actor import Outcome, Work, read_items, stream
+from fastreader.integrations.ray.actor import Outcome, ReaderReference, Work, read_items, stream
 from fastreader.integrations.ray.pool import ActorPool
-from fastreader.integrations.ray.reference import ReaderReference
 from fastreader.study.cached_reader import CachedReader, Meter
 from fastreader.study.cells import Cell, CellGroup, GroupDone, Row, cells_of, run_group
 from fastreader.study.config import Study

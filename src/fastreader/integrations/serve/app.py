@@ -3,25 +3,36 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import functools
+import hashlib
 import logging
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from functools import lru_cache
+from html import escape
+from importlib.resources import files
 from typing import Any
 
 from fastreader import __version__
 from fastreader.errors import FastreaderError, MissingExtraError
-from fastreader.integrations.serve.answers import answer_read, answer_rerank, answer_score
-from fastreader.integrations.serve.bodies import BodyLimit
+from fastreader.integrations.serve.answers import ServerPool, answer_read, answer_rerank, answer_score
+from fastreader.integrations.serve.bodies import (
+    CompletionRequest,
+    ReadRequest,
+    Refusal,
+    RerankRequest,
+    ScoreRequest,
+    error_body,
+    explained,
+    parameter_of,
+    status_of,
+)
 from fastreader.integrations.serve.completions import answer_completion
-from fastreader.integrations.serve.entry import Entry
-from fastreader.integrations.serve.failures import Refusal, error_body, explained, parameter_of, status_of
-from fastreader.integrations.serve.packing import TOO_LONG, DeadlineError, PackedReader, Packer
-from fastreader.integrations.serve.page import page
-from fastreader.integrations.serve.pooled import ServerPool
-from fastreader.integrations.serve.schemas import CompletionRequest, ReadRequest, RerankRequest, ScoreRequest
+from fastreader.integrations.serve.entry import BodyLimit, Entry
+from fastreader.integrations.serve.packing import TOO_LONG, DeadlineError, PackedReader, Packer, Totals
 from fastreader.integrations.serve.settings import ServerSettings
 from fastreader.reader.base import ReaderBase
 
@@ -29,9 +40,9 @@ try:
     from fastapi import FastAPI, Request, Response
     from fastapi.exceptions import RequestValidationError
     from fastapi.responses import JSONResponse
+    from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
     from starlette.exceptions import HTTPException
-
-    from fastreader.integrations.serve.metrics import Metrics
 except ImportError as error:
     raise MissingExtraError("fastapi and prometheus-client", "serve") from error
 
@@ -198,3 +209,73 @@ def _failure(status: int, message: str, kind: str) -> Response:
     body = error_body(message, kind, code=status, param=parameter_of(message))
     headers = {"Retry-After": "1"} if status == 429 else {}
     return Response(body, status, media_type="application/json", headers=headers)
+
+
+@lru_cache(maxsize=4)
+def page(model: str, pool: str = "") -> tuple[str, str]:
+    """Return the page and its Content-Security-Policy, which lets only its own script and style run.
+
+    Args:
+        model: the reader's name, as the page shows it.
+        pool: what the server's pool knows of the reader, as the page shows it; empty shows nothing.
+    """
+    assets = files("fastreader.integrations.serve").joinpath("assets")
+    style, script = (assets.joinpath(name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
+    text = assets.joinpath("page.html").read_text(encoding="utf-8")
+    text = text.replace("{{ pool }}", f'<p class="facts" id="pool">{escape(pool)}</p>\n' if pool else "")
+    text = text.replace("{{ model }}", escape(model)).replace("{{ style }}", style).replace("{{ script }}", script)
+    policy = (
+        f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; connect-src 'self'; img-src data:; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    )
+    return text, policy
+
+
+def _hash(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+
+
+class Metrics:
+    """Requests by path and status, their seconds, and the passes' tokens.
+
+    Args:
+        totals: returns what the passes computed.
+        active: returns the number of requests under way.
+    """
+
+    def __init__(self, totals: Callable[[], Totals], active: Callable[[], int]) -> None:
+        self._registry = CollectorRegistry()
+        self._requests = Counter(
+            "fastreader_requests", "Requests answered.", ("path", "status"), registry=self._registry
+        )
+        self._seconds = Histogram(
+            "fastreader_request_seconds", "Time to answer.", ("path",), buckets=SECONDS, registry=self._registry
+        )
+        self._totals, self._active = totals, active
+        self._registry.register(self)  # anything with `collect`
+
+    def add(self, path: str, status: int, seconds: float) -> None:
+        """Count a request."""
+        self._requests.labels(path, str(status)).inc()
+        self._seconds.labels(path).observe(seconds)
+
+    def text(self) -> bytes:
+        """Return all metrics in Prometheus' text format."""
+        text: bytes = generate_latest(self._registry)
+        return text
+
+    def collect(self) -> Iterator[Any]:
+        """Yield the metrics that are read at each scrape."""
+        totals = self._totals()
+        counts = (
+            ("passes", "Packed passes.", totals.passes),
+            ("computed_tokens", "Tokens computed in passes.", totals.computed_tokens),
+            ("alone_tokens", "Tokens that the calls would have computed in separate passes.", totals.alone_tokens),
+            ("written_tokens", "Tokens of generated texts.", totals.written_tokens),
+        )
+        for name, about, value in counts:
+            yield CounterMetricFamily(f"fastreader_{name}", about, value=value)
+        yield GaugeMetricFamily("fastreader_active_requests", "Requests under way.", value=self._active())

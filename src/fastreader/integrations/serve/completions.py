@@ -11,8 +11,8 @@ from typing import Any
 from fastreader.core.checks import check_tokens, expect
 from fastreader.core.tree import TreeStats
 from fastreader.integrations.serve.answers import new_id
+from fastreader.integrations.serve.bodies import CompletionRequest
 from fastreader.integrations.serve.packing import PackedReader
-from fastreader.integrations.serve.schemas import CompletionRequest
 
 Best = tuple[int, float] | None  # the most likely token at a place and its log-probability
 

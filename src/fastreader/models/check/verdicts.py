@@ -9,8 +9,7 @@ from pathlib import Path
 
 import torch
 
-from fastreader.data.cache_folder import cache_dir
-from fastreader.data.files import write_json
+from fastreader.data.files import cache_dir, write_json
 from fastreader.data.fingerprints import digest, file_digest, file_stamp
 from fastreader.models.check.probe import Checked
 from fastreader.models.loading.gguf_weights import formats_of

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from fastreader.core.progress import silence_progress_bars
-from fastreader.data.cache_folder import building, cache_dir
-from fastreader.data.files import write_json, write_text
+from fastreader.data.files import building, cache_dir, write_json, write_text
 from fastreader.data.fingerprints import digest, file_digest
 from fastreader.errors import MissingExtraError, ModelFileError, UnsupportedModelError
 

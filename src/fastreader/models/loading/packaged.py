@@ -14,8 +14,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from fastreader.core.checks import expect
-from fastreader.data.cache_folder import building, cache_dir
-from fastreader.data.files import write_json
+from fastreader.data.files import building, cache_dir, write_json
 from fastreader.data.fingerprints import file_digest
 from fastreader.errors import FastreaderError, ModelFileError, ModelNotFoundError
 from fastreader.models.loading import gguf

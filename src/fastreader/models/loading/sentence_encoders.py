@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from fastreader.core.checks import check_list, check_texts, expect
 from fastreader.core.progress import silence_progress_bars
-from fastreader.data.cache_folder import building, cache_dir
+from fastreader.data.files import building, cache_dir
 from fastreader.data.fingerprints import model_digest
 from fastreader.errors import MissingExtraError
 from fastreader.models.loading.packaged import PackagedModel, Wheel, extract

@@ -20,8 +20,7 @@ from typing import Literal, cast
 import torch
 
 from fastreader.core.checks import check_choice, expect, rejecting
-from fastreader.data.cache_folder import cache_dir
-from fastreader.data.files import write_json
+from fastreader.data.files import cache_dir, write_json
 from fastreader.data.fingerprints import digest
 from fastreader.ops import extension
 

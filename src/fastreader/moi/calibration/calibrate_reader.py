@@ -13,8 +13,8 @@ import numpy as np
 from fastreader.core.checked import checked
 from fastreader.core.checks import check_int, expect, require
 from fastreader.core.progress import track
+from fastreader.data.arguments import keyed
 from fastreader.data.fingerprints import digest, reader_identity
-from fastreader.data.keyed import keyed
 from fastreader.data.result_log import ResultLog, iter_results
 from fastreader.data.types import Example
 from fastreader.moi.calibration.settling import LEAST, is_look, look, undecidable

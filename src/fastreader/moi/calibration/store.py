@@ -11,7 +11,7 @@ from glob import escape
 from pathlib import Path
 
 from fastreader.core.checks import require
-from fastreader.data.cache_folder import cache_dir
+from fastreader.data.files import cache_dir
 from fastreader.data.fingerprints import file_digest
 from fastreader.moi.quantities.position_bias import PositionBias
 

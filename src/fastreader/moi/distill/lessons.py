@@ -13,8 +13,8 @@ import numpy as np
 from fastreader.core.checked import checked
 from fastreader.core.checks import check_choice, expect, located, require
 from fastreader.data import Example
+from fastreader.data.arguments import keyed
 from fastreader.data.fingerprints import digest
-from fastreader.data.keyed import keyed
 from fastreader.data.result_log import iter_results
 from fastreader.moi.distill.settings import OBSERVATIONS
 from fastreader.moi.quantities.observations import FloatArray, IntArray, joint_logprobs

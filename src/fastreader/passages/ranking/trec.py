@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from fastreader.core.checked import checked
 from fastreader.core.checks import check_text, expect
-from fastreader.data.keyed import keyed
+from fastreader.data.arguments import keyed
 from fastreader.data.types import Example
 from fastreader.data.write import save_examples
 from fastreader.passages.ranking.results import Reranked

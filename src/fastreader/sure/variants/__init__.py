@@ -5,10 +5,10 @@ from __future__ import annotations
 from fastreader.core.checked import checked
 from fastreader.core.checks import expect
 from fastreader.sure.program import sure
+from fastreader.sure.task import Variant
 from fastreader.sure.variants import ablations as ab
-from fastreader.sure.variants import per_passage, reasoning, top_passage
-from fastreader.sure.variants.method import Variant
-from fastreader.sure.variants.top_passage import rerank_passages
+from fastreader.sure.variants import per_passage, reasoning
+from fastreader.sure.variants.per_passage import rerank_passages
 
 __all__ = ["METHODS", "Variant", "find_method", "rerank_passages"]
 
@@ -41,13 +41,15 @@ _ALL = (
         ("passages",),
         ("mode", "on_overflow"),
     ),
-    top_passage.method("retriever", "the retriever's first", top_passage.by_retriever, _BASE),
-    top_passage.method("question", "nearest to the question", top_passage.by_question, (*_BASE, "encoder")),
-    top_passage.method(
-        "generic", "nearest to a generic summary", top_passage.by_generic_summary, (*_GENERIC, "encoder")
+    per_passage.top_passage("retriever", "the retriever's first", per_passage.by_retriever, _BASE),
+    per_passage.top_passage("question", "nearest to the question", per_passage.by_question, (*_BASE, "encoder")),
+    per_passage.top_passage(
+        "generic", "nearest to a generic summary", per_passage.by_generic_summary, (*_GENERIC, "encoder")
     ),
-    top_passage.method("sure", "nearest to SuRe's summary", top_passage.by_sure, (*_SURE, "encoder"), rereads=True),
-    top_passage.method("reader", "the reader's choice", reasoning.ranked_passages, (*_BASE, "mode")),
+    per_passage.top_passage(
+        "sure", "nearest to SuRe's summary", per_passage.by_sure, (*_SURE, "encoder"), rereads=True
+    ),
+    per_passage.top_passage("reader", "the reader's choice", reasoning.ranked_passages, (*_BASE, "mode")),
 )
 METHODS: dict[str, Variant] = {method.name: method for method in _ALL}
 

@@ -12,10 +12,9 @@ from fastreader.reader.programs.requests import Program, score, write
 from fastreader.statistics.measures.answers import exact_match, f1
 from fastreader.sure.program import propose, summarise, sure
 from fastreader.sure.replies import DONE, parse_candidates, short_answer, whole_words, without_done
-from fastreader.sure.task import Task
+from fastreader.sure.task import Task, finished
 from fastreader.sure.templates import LETTERS, lettered, number_word
 from fastreader.sure.types import Result
-from fastreader.sure.variants.method import finished
 
 STAGE = "answers"
 

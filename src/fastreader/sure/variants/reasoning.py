@@ -13,11 +13,10 @@ from fastreader.reader.programs.requests import Program, score, write, write_one
 from fastreader.statistics.measures.answers import normalise
 from fastreader.sure.program import choose
 from fastreader.sure.replies import short_answer
-from fastreader.sure.task import Task
+from fastreader.sure.task import Task, finished
 from fastreader.sure.templates import number_word
 from fastreader.sure.types import Result
 from fastreader.sure.variants.ablations import STAGE, base_pieces, write_answers
-from fastreader.sure.variants.method import finished
 from fastreader.sure.variants.per_passage import weighted_votes
 
 

@@ -1,4 +1,4 @@
-"""MoI's results as rich tables."""
+"""Passages as rich tables: rankings, contradictions, and the position bias of a reader."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from fastreader.cli.screen import Text
 
 if TYPE_CHECKING:
     from fastreader.moi import PositionBias, Ranked
+    from fastreader.passages.conflicts import Conflicts
+    from fastreader.passages.ranking import Reranked
 
 
 def ranked_table(ranked: Ranked) -> RenderableType:
@@ -62,4 +64,38 @@ def bias_table(bias: PositionBias) -> RenderableType:
     ]
     if bias.reason:
         parts.append(Text(f"Caution: {bias.reason}.", style="yellow"))
+    return Group(*parts)
+
+
+def conflicts_table(found: Conflicts) -> RenderableType:
+    """Each passage with what it states and pulls towards, and its odd score."""
+    table = Table(header_style="bold")
+    for name in ("passage", "states", "pulls towards", "nats", "odd"):
+        table.add_column(name, overflow="fold", justify="right" if name in ("passage", "nats", "odd") else "left")
+    for i, (claim, support, odd) in enumerate(zip(found.claims, found.supports, found.odd_scores, strict=True)):
+        names = ["" if k is None else found.candidates[k] for k in (claim, support)]
+        pull = "" if support is None else f"{found.ratios[i, support]:+.2f}"
+        style = "bold" if i == found.odd else ""
+        table.add_row(str(i + 1), Text(names[0]), Text(names[1]), pull, f"{odd:+.2f}", style=style)
+    verdict = "no passage contradicts the others" if found.odd is None else f"passage {found.odd + 1} is the odd one"
+    agreed = "" if found.consensus is None else f"; the consensus is {found.candidates[found.consensus]!r}"
+    cost = f"score {found.score:.2f}: {verdict}{agreed}. {found.stats.computed_tokens:,} tokens computed."
+    return Group(Text(found.question, style="bold"), table, Text(cost))
+
+
+def reranked_table(ranked: Reranked) -> RenderableType:
+    """Passages by relevance, with the value it was made of, and what it cost."""
+    table = Table(header_style="bold", expand=True)  # so that only the passages are cut
+    for name in ("relevance", "value", "rank"):
+        table.add_column(name, justify="right", no_wrap=True, min_width=len(name))
+    table.add_column("passage", no_wrap=True, overflow="ellipsis", ratio=1)
+    for result in ranked:
+        text = Text(" ".join(f"{result.passage.title} {result.passage.text}".split()), overflow="ellipsis")
+        value = "" if result.value is None else f"{result.value:.3f}"
+        style = "dim" if result.note else ""
+        table.add_row(f"{result.relevance:.3f}", value, str(result.index + 1), text, style=style)
+    cost = f"by {ranked.method}; rank is the retriever's. {ranked.stats.computed_tokens:,} tokens computed."
+    parts: list[RenderableType] = [Text(ranked.question, style="bold"), table, Text(cost)]
+    notes = [ranked.note, *(f"passage {result.index + 1}: {result.note}" for result in ranked if result.note)]
+    parts += [Text(f"Note: {note}.", style="yellow") for note in notes if note]
     return Group(*parts)
