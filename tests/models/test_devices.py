@@ -209,7 +209,7 @@ def test_writing_and_sessions(family, places, devices):
     prompts = [SEQUENCES[0][0], SEQUENCES[0][0], SEQUENCES[3][0] + [7], [5, 6, 7]]
 
     def texts(of, **options):
-        return [text.token_ids for row in of.generate(prompts, max_new_tokens=20, **options) for text in row]
+        return [text.token_ids for row in of.generate(prompts, max_new_tokens=6, **options) for text in row]
 
     assert texts(reader) == texts(alone)
     assert texts(reader, temperature=1.0, seed=3) == texts(alone, temperature=1.0, seed=3)
