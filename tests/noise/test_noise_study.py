@@ -32,7 +32,7 @@ def study():
 
 @pytest.fixture(scope="module")
 def paper(study):
-    return importlib.import_module("noise_paper")
+    return importlib.import_module("lib.noise_paper")
 
 
 @pytest.fixture

@@ -129,14 +129,14 @@ def test_a_fork_waits_for_a_load(monkeypatch):
     """In the child PyTorch's default type is not the one that transformers sets while it loads."""
     entered, going_on = threading.Event(), threading.Event()
 
-    def load(*_: object, **_named: object) -> Reader:
+    def load(_options: object) -> None:
         torch.set_default_dtype(torch.bfloat16)
         entered.set()
         going_on.wait(30)
         torch.set_default_dtype(torch.float32)
         raise ModelNotFoundError("as wanted")
 
-    monkeypatch.setattr(Reader, "_load", load)
+    monkeypatch.setattr(reader_module, "load", load)
 
     def attempt() -> None:
         with pytest.raises(ModelNotFoundError):
