@@ -84,7 +84,7 @@ def test_other_errors_keep_their_traceback(monkeypatch):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="RLIMIT_AS is enforced on Linux")
-@pytest.mark.parametrize("megabytes", [300, 600])
+@pytest.mark.parametrize("megabytes", [300, 640])
 def test_a_limit_on_memory_is_an_error_of_ours(questions, megabytes):
     """They stop the import of torch, and the mapping of its libraries. Between them, C++ ends the process itself."""
     limited = ["bash", "-c", f'ulimit -v {megabytes * 1000}; exec "$@"', "bash", *COMMAND]
