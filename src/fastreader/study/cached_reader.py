@@ -98,7 +98,8 @@ class CachedReader(ReaderWrapper):
         """Score as the reader does, from the cache if it holds the request."""
         pairs = [(_plain(c), _plain(t)) for c, t in requests]
         limit = options.pop("max_batch_tokens", None) or self.max_batch_tokens
-        settings: dict[str, Any] = {"token_logprobs": False, "special_tokens": True, "on_overflow": "error", **options}
+        defaults = {"token_logprobs": False, "special_tokens": True, "on_overflow": "error"}  # nosec B105 # no password
+        settings: dict[str, Any] = defaults | options
         found = self._items(
             pairs,
             {**settings, "kind": "loglikelihood"},
