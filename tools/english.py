@@ -78,7 +78,7 @@ FOLDERS = (
     "SECURITY.md",
 )
 SUMMARY_END = re.compile(r"\.(?=\s|$)")
-TITLE = re.compile(r"[a-zA-Z0-9_./ -]+: \S.*")
+TITLE = re.compile(r"[a-zA-Z0-9_./, -]+: \S.*")
 LONGEST_TITLE = 72
 
 
