@@ -92,6 +92,11 @@ def _method(name: str, function: Callable[..., Ordering], needs: str = "") -> Me
     return Method(name, function, frozenset(taken) | ({"bias"} & {*needs.split()}), frozenset(needs.split()))
 
 
+def _and_matched(name: str, function: Callable[..., Ordering], needs: str) -> tuple[Method, Method]:
+    """Return the method, and the one that puts its order into the places that the reader favours."""
+    return _method(name, function, needs), _method(f"{name}-matched", placed(function), f"bias {needs}")
+
+
 METHODS: dict[str, Method] = {
     method.name: method
     for method in (
@@ -101,19 +106,14 @@ METHODS: dict[str, Method] = {
         _method("best-at-the-ends", best_at_the_ends),
         _method("long-context-reorder", long_context_reorder),
         _method("bm25-matched", placed(retriever_scores), "bias scores"),
-        _method("qg", qg, "reader"),
-        _method("qg-matched", placed(qg), "bias reader"),
-        _method("bayes-saliency", bayes_saliency, "reader"),
-        _method("bayes-saliency-matched", placed(bayes_saliency), "bias reader"),
+        *_and_matched("qg", qg, "reader"),
+        *_and_matched("bayes-saliency", bayes_saliency, "reader"),
         _method("bayes-saliency-plus", bayes_saliency_plus, "reader"),
         _method("longllmlingua", long_llm_lingua, "reader"),
-        _method("pairwise", pairwise, "reader"),
-        _method("pairwise-matched", placed(pairwise), "bias reader"),
-        _method("rankgpt", listwise, "reader generate"),
-        _method("rankgpt-matched", placed(listwise), "bias reader generate"),
+        *_and_matched("pairwise", pairwise, "reader"),
+        *_and_matched("rankgpt", listwise, "reader generate"),
         _method("permutation-self-consistency", permutation_self_consistency, "reader generate"),
-        _method("cross-encoder", cross_encoder, "model"),
-        _method("cross-encoder-matched", placed(cross_encoder), "bias model"),
+        *_and_matched("cross-encoder", cross_encoder, "model"),
         _method("moi-paper", moi_paper, "reader"),
         _method("oracle", oracle, "bias gold"),
     )

@@ -69,8 +69,8 @@ def tree_attention_cpu(context: AttentionContext) -> tuple[Tensor, Tensor]:
     schedule = context.plan.slot_schedule(
         context.window, query_block(heads // max(key_heads, 1) or 1, size), _KEY_BLOCK
     )
-    positions = (context.query_positions, context.key_positions)
-    query_positions, key_positions = (None if tensor is None else tensor.contiguous() for tensor in positions)
+    query_positions = None if context.query_positions is None else context.query_positions.contiguous()
+    key_positions = None if context.key_positions is None else context.key_positions.contiguous()
     options = context.scale, context.window, context.softcap, context.sinks, context.slopes, context.input_precision
     # By position: torch takes five times as long to match 24 arguments by name.
     out, lse = torch.ops.fastreader.tree_attention(
