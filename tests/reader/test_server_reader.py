@@ -189,7 +189,7 @@ def test_keys_and_limits(engine, tiny_reader, quick, monkeypatch):
         reader = fr.ServerReader(url, "tiny", tiny_reader.tokenizer, concurrency=2)
         with pytest.raises(EngineError, match="401: no such key"):
             reader.loglikelihood(PAIRS)
-        monkeypatch.setenv("OPENAI_API_KEY", "secret")
+        monkeypatch.setenv("FASTREADER_API_KEY", "secret")
         reader = fr.ServerReader(url, "tiny", tiny_reader.tokenizer, concurrency=2, max_length=40)
         assert reader.max_length == 40
         pairs = [([5, i], [7]) for i in range(2, 22)]

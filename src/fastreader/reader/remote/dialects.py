@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from fastreader.errors import EngineError, UnsupportedImplementationError
+from fastreader.reader.remote.replies import Choice, Completion, Logprobs, Reply, SglangReply
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,7 @@ class Dialect:
 
     name = "openai"
     path = "/v1/completions"
+    reply: ClassVar[type[Reply]] = Completion
     takes_token_ids = False  # whether it takes and returns token ids as well as texts
     most_labels = 0  # next tokens that one request can ask for by id
 
@@ -36,26 +38,28 @@ class Dialect:
         """Return the request that scores ``tokens[first:]`` after the tokens before them."""
         return {**self._prompt(model, tokens), "echo": True, "logprobs": 1}
 
-    def read(self, reply: Mapping[str, Any], tokens: Sequence[int], first: int) -> Scored:
+    def read(self, reply: Any, tokens: Sequence[int], first: int) -> Scored:
         """Return the values in a reply.
 
         Raises:
-            EngineError: if it lacks log-probabilities.
+            EngineError: if it lacks log-probabilities, or has them for other tokens.
         """
-        given = _at(_choice(reply), "logprobs", {})
-        values = _at(given, "token_logprobs", [])[first : len(tokens)]
-        self._check(values, len(tokens) - first)
-        best = _at(given, "top_logprobs", [])[first : len(tokens)]
+        self.check_prompt(reply, len(tokens))
+        given = _choice(reply).logprobs or Logprobs()
+        values = self._known((given.token_logprobs or [])[first : len(tokens)], len(tokens) - first)
+        if len(given.token_logprobs or []) > len(tokens) + 1:  # one more for the token that it generates
+            raise _added(len(given.token_logprobs or []) - 1, len(tokens))
+        best = (given.top_logprobs or [])[first : len(tokens)]
         greedy = len(best) == len(values) and all(
-            bool(top) and value >= max(top.values()) for value, top in zip(values, best, strict=True)
+            top and value >= max(top.values()) for value, top in zip(values, best, strict=True)
         )
-        return Scored([float(value) for value in values], greedy, _computed(reply, len(tokens)))
+        return Scored(values, greedy, _computed(reply, len(tokens)))
 
     def ask_labels(self, model: str, context: Sequence[int], labels: Sequence[int]) -> dict[str, Any]:
         """Return the request that scores each of `labels` as the next token after a context."""
         raise UnsupportedImplementationError(f"the {self.name} engine takes no ids of next tokens")
 
-    def read_labels(self, reply: Mapping[str, Any], context: Sequence[int], labels: Sequence[int]) -> list[Scored]:
+    def read_labels(self, reply: Any, context: Sequence[int], labels: Sequence[int]) -> list[Scored]:
         """Return the values of each label in a reply to `ask_labels`.
 
         Raises:
@@ -63,17 +67,24 @@ class Dialect:
         """
         raise UnsupportedImplementationError(f"the {self.name} engine takes no ids of next tokens")
 
+    def check_prompt(self, reply: Completion, count: int) -> None:
+        """Raise EngineError if the engine read another number of tokens than the `count` of the prompt."""
+        read = reply.usage.prompt_tokens if reply.usage else None
+        if read not in (None, count):
+            raise _added(read, count)
+
     @staticmethod
     def _prompt(model: str, tokens: Sequence[int]) -> dict[str, Any]:
         return {"model": model, "prompt": list(tokens), "max_tokens": 1, "temperature": 0}
 
-    def _check(self, values: Sequence[Any], count: int) -> None:
-        if len(values) != count or any(value is None for value in values):
-            known = sum(value is not None for value in values)
+    def _known(self, values: Sequence[float | None], count: int) -> list[float]:
+        known = [value for value in values if value is not None]
+        if len(known) != count or len(values) != count:
             raise EngineError(
-                f"the {self.name} engine gave log-probabilities of {known} of {count} tokens of a prompt; "
+                f"the {self.name} engine gave log-probabilities of {len(known)} of {count} tokens of a prompt; "
                 "it may not return log-probabilities of prompts, or another engine= fits"
             )
+        return known
 
 
 class Vllm(Dialect):
@@ -87,34 +98,36 @@ class Vllm(Dialect):
         """See `Dialect.ask`."""
         return {**self._prompt(model, tokens), "prompt_logprobs": 1}
 
-    def read(self, reply: Mapping[str, Any], tokens: Sequence[int], first: int) -> Scored:
+    def read(self, reply: Any, tokens: Sequence[int], first: int) -> Scored:
         """See `Dialect.read`."""
-        rows = _at(_choice(reply), "prompt_logprobs", [])[first : len(tokens)]
-        own = [_at(row, str(token), None) for row, token in zip(rows, tokens[first:], strict=False)]
-        self._check([_at(entry, "logprob", None) for entry in own], len(tokens) - first)
+        self.check_prompt(reply, len(tokens))
+        rows = _choice(reply).prompt_logprobs or []
+        if len(rows) > len(tokens):
+            raise _added(len(rows), len(tokens))
+        rows = rows[first:]
+        own = [(row or {}).get(str(token)) for row, token in zip(rows, tokens[first:], strict=False)]
+        values = self._known([entry.logprob if entry else None for entry in own], len(tokens) - first)
         greedy = all(
-            entry["logprob"] >= max(other["logprob"] for other in row.values())
-            for entry, row in zip(own, rows, strict=True)
+            value >= max(other.logprob for other in (row or {}).values())
+            for value, row in zip(values, rows, strict=True)
         )
-        return Scored([float(entry["logprob"]) for entry in own], greedy, _computed(reply, len(tokens)))
+        return Scored(values, greedy, _computed(reply, len(tokens)))
 
     def ask_labels(self, model: str, context: Sequence[int], labels: Sequence[int]) -> dict[str, Any]:
         """See `Dialect.ask_labels`."""
         options = {"logprobs": 1, "logprob_token_ids": list(labels), "return_tokens_as_token_ids": True}  # nosec B105 # ids of tokens
         return {**self._prompt(model, context), **options}
 
-    def read_labels(self, reply: Mapping[str, Any], context: Sequence[int], labels: Sequence[int]) -> list[Scored]:
+    def read_labels(self, reply: Any, context: Sequence[int], labels: Sequence[int]) -> list[Scored]:
         """See `Dialect.read_labels`."""
-        given = _at(_choice(reply), "logprobs", {})
-        values: Mapping[str, float] = next(iter(_at(given, "top_logprobs", [])), {}) or {}
-        found = [values.get(f"token_id:{label}") for label in labels]
-        self._check(found, len(labels))
-        chosen = next(iter(_at(given, "tokens", [])), None)  # temperature 0 chooses the most likely token
+        self.check_prompt(reply, len(context))
+        given = _choice(reply).logprobs or Logprobs()
+        values = next(iter(given.top_logprobs or []), None) or {}
+        found = self._known([values.get(f"token_id:{label}") for label in labels], len(labels))
+        chosen = next(iter(given.tokens or []), None)  # temperature 0 chooses the most likely token
         computed = _computed(reply, len(context))
         return [
-            Scored([float(value)], chosen == f"token_id:{label}", computed)
-            for label, value in zip(labels, found, strict=True)
-            if value is not None
+            Scored([value], chosen == f"token_id:{label}", computed) for label, value in zip(labels, found, strict=True)
         ]
 
 
@@ -123,6 +136,7 @@ class Sglang(Dialect):
 
     name = "sglang"
     path = "/generate"
+    reply = SglangReply
     takes_token_ids = True
 
     def ask(self, model: str, tokens: Sequence[int], first: int) -> dict[str, Any]:
@@ -135,19 +149,19 @@ class Sglang(Dialect):
             "top_logprobs_num": 1,
         }
 
-    def read(self, reply: Mapping[str, Any], tokens: Sequence[int], first: int) -> Scored:
+    def read(self, reply: Any, tokens: Sequence[int], first: int) -> Scored:
         """See `Dialect.read`."""
-        count, meta = len(tokens) - first, _at(reply, "meta_info", {})
-        rows = _at(meta, "input_token_logprobs", [])[-count:] if count else []
-        if [row[1] for row in rows] != list(tokens[first:]):
+        count, meta = len(tokens) - first, reply.meta_info
+        rows = meta.input_token_logprobs[-count:] if count else []
+        if [token for _, token, _ in rows] != list(tokens[first:]):
             rows = []
-        self._check([row[0] for row in rows], count)
-        best = _at(meta, "input_top_logprobs", [])[-count:] if count else []
+        values = self._known([value for value, _, _ in rows], count)
+        best = (meta.input_top_logprobs or [])[-count:] if count else []
         greedy = len(best) == count and all(
-            bool(top) and row[0] >= max(other[0] for other in top) for row, top in zip(rows, best, strict=True)
+            bool(top) and value >= max(other[0] or 0.0 for other in top)
+            for value, top in zip(values, best, strict=True)
         )
-        cached = meta.get("cached_tokens")
-        return Scored([float(row[0]) for row in rows], greedy, None if cached is None else len(tokens) - int(cached))
+        return Scored(values, greedy, None if meta.cached_tokens is None else len(tokens) - meta.cached_tokens)
 
 
 class LlamaCpp(Dialect):
@@ -166,17 +180,16 @@ DIALECTS: dict[str, Dialect] = {dialect.name: dialect for dialect in (Dialect(),
 PROBES = {"vllm": "/version", "sglang": "/get_model_info", "llamacpp": "/props"}  # paths that only they answer
 
 
-def _choice(reply: Mapping[str, Any]) -> Mapping[str, Any]:
-    choices = _at(reply, "choices", [])
-    return choices[0] if choices else {}
+def _choice(reply: Completion) -> Choice:
+    return reply.choices[0] if reply.choices else Choice()
 
 
-def _at(value: Any, key: str, missing: Any) -> Any:
-    """Return value[key], or `missing` if it is absent or null."""
-    found = value.get(key) if isinstance(value, Mapping) else None
-    return missing if found is None else found
+def _added(read: int | None, count: int) -> EngineError:
+    return EngineError(
+        f"the engine read {read} tokens of a prompt of {count}: it adds tokens, such as one for the beginning of the "
+        "text, or drops some, so that its numbers are other tokens'; switch that off in the engine"
+    )
 
 
-def _computed(reply: Mapping[str, Any], count: int) -> int | None:
-    cached = _at(_at(_at(reply, "usage", {}), "prompt_tokens_details", {}), "cached_tokens", None)
-    return None if cached is None else count - int(cached)
+def _computed(reply: Completion, count: int) -> int | None:
+    return None if reply.cached_tokens is None else count - reply.cached_tokens

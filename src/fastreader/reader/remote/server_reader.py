@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import time
@@ -17,12 +18,16 @@ from fastreader.core.options import GenerateOptions
 from fastreader.core.protocol import GenerateArguments, Generation, Results, SequenceScores, TextOrTokens
 from fastreader.core.tree import PrefixTree, TokenPairs, TreeStats, partition
 from fastreader.errors import ContextOverflowError, EngineError, MissingExtraError, NumericsError
+from fastreader.models.loading.packaged import folder_of, is_cached, is_packaged
 from fastreader.reader.fitting import leave_room
 from fastreader.reader.loglikelihood import ScoreReader
 from fastreader.reader.prompts.encoder import TextEncoder
 from fastreader.reader.remote.dialects import DIALECTS, PROBES, Scored
+from fastreader.reader.remote.replies import Choice, Completion, Logprobs, ReplyType, ServedModel, ServedModels, parse
 
-KEYS = ("FASTREADER_API_KEY", "OPENAI_API_KEY")  # environment variables, the first that is set
+KEY, OPENAI_KEY = "FASTREADER_API_KEY", "OPENAI_API_KEY"  # environment variables
+_OPENAI = "api.openai.com"  # the only host that gets OpenAI's key unasked
+_MOST_BYTES = 1 << 27  # of a reply, unpacked
 _TOGETHER = 1 << 16  # tokens of questions that wait for each other
 _LONGEST_WAIT = 8.0  # seconds between two attempts
 _Key = tuple[tuple[int, ...], int]  # a sequence's tokens, and the place of the first one scored
@@ -43,14 +48,15 @@ class ServerReader(ScoreReader):
     of a context at once. Equal prefixes are sent one after another, for the engine's cache.
 
     Args:
-        url: of the engine, without `/v1`.
+        url: of the engine, with or without `/v1`.
         model: the name by which the engine serves it; None takes the only one.
-        tokenizer: the model's transformers tokenizer, or its name or folder; None takes `model`.
+        tokenizer: the model's transformers tokenizer, or its name or folder; None takes `model`. One that brings
+            code is rejected.
         engine: "vllm", "sglang", "llamacpp" or "openai"; "auto" asks the engine.
         max_length: longest input in tokens; None asks the engine.
-        api_key: sent as a bearer token; None takes $FASTREADER_API_KEY or $OPENAI_API_KEY.
+        api_key: sent as a bearer token; None takes $FASTREADER_API_KEY, or for api.openai.com $OPENAI_API_KEY.
         concurrency: requests under way at once.
-        timeout: seconds that a request may take.
+        timeout: seconds that an attempt may take, from its sending to the end of its reply.
         retries: further attempts after a time-out, a lost connection, or an answer of 429 or 5xx.
         transport: an httpx transport, instead of the network.
 
@@ -90,11 +96,14 @@ class ServerReader(ScoreReader):
         check_int("retries", retries, 0)
         check_int("max_length", max_length, optional=True)
         check_number("timeout", timeout, above=0)
-        key = api_key or next((os.environ[name] for name in KEYS if os.environ.get(name)), None)
-        self.url, self.concurrency, self.retries = url.rstrip("/"), concurrency, retries
-        sendable = key is None or (key.isascii() and key.isprintable())
-        expect(sendable, "api_key", "printable ASCII characters", "others")
+        self.url = url.rstrip("/").removesuffix("/v1")
+        self.concurrency, self.retries, self.timeout = concurrency, retries, timeout
         with rejecting(f"url: expected an address, got {url!r}", httpx.InvalidURL):
+            key = api_key or os.environ.get(KEY)
+            if not key and httpx.URL(self.url).host == _OPENAI:
+                key = os.environ.get(OPENAI_KEY)
+            sendable = not key or (key.isascii() and key.isprintable())
+            expect(sendable, "api_key", "printable ASCII characters", "others")
             self._client = httpx.Client(
                 base_url=self.url,
                 timeout=timeout,
@@ -103,9 +112,8 @@ class ServerReader(ScoreReader):
                 transport=transport,
             )
         served = self._served(model)
-        self.name = str(served["id"])
-        found = max_length or served.get("max_model_len") or (served.get("meta") or {}).get("n_ctx_train")
-        self._max_length = None if found is None else int(found)
+        self.name = served.id
+        self._max_length = max_length or served.max_model_len or (served.meta.n_ctx_train if served.meta else None)
         self.engine = self._found_engine() if engine == "auto" else engine
         self._dialect = DIALECTS[self.engine]
         super().__init__(TextEncoder(_tokenizer(self.name if tokenizer is None else tokenizer)))
@@ -253,11 +261,25 @@ class ServerReader(ScoreReader):
         tokens, first, labels = request
         dialect = self._dialect
         if not labels:
-            reply = self._post(dialect.path, dialect.ask(self.name, tokens, first))
+            reply = self._post(dialect.path, dialect.ask(self.name, tokens, first), dialect.reply)
+            if isinstance(reply, Completion):
+                self._check_beginning(reply, tokens)
             return {(tokens, first): dialect.read(reply, tokens, first)}
-        reply = self._post(dialect.path, dialect.ask_labels(self.name, tokens, labels))
+        reply = self._post(dialect.path, dialect.ask_labels(self.name, tokens, labels), dialect.reply)
         found = dialect.read_labels(reply, tokens, labels)
         return {((*tokens, label), first): one for label, one in zip(labels, found, strict=True)}
+
+    def _check_beginning(self, reply: Completion, tokens: Sequence[int]) -> None:
+        """Raise EngineError if an engine that does not count its tokens echoes a prompt one token late."""
+        echoed = (reply.choices[0].logprobs or Logprobs()).tokens if reply.choices else None
+        if reply.usage is not None or echoed is None or len(echoed) != len(tokens) + 1:
+            return
+        own = [self.encoder.text([token]) for token in tokens]
+        if own != echoed[:-1] and own == echoed[1:]:
+            raise EngineError(
+                f"the engine at {self.url} puts a token before the prompt, so that its numbers are other tokens'; "
+                "switch that off in the engine"
+            )
 
     def _written(self, tokens: Sequence[int], cut: int, settings: GenerateOptions) -> list[Generation]:
         room = settings.max_new_tokens if self._max_length is None else self._max_length - len(tokens)
@@ -279,23 +301,31 @@ class ServerReader(ScoreReader):
         for name in ("top_k", "stop_token_ids"):
             unknown = f"None, since the {self.engine} engine does not know it"
             expect(asked[name] is None or own, name, unknown, asked[name])
-        reply = self._post("/v1/completions", {name: value for name, value in asked.items() if value is not None})
-        choices = sorted(reply.get("choices") or [], key=lambda choice: choice.get("index", 0))
+        body = {name: value for name, value in asked.items() if value is not None}
+        reply = self._post("/v1/completions", body, Completion)
+        self._dialect.check_prompt(reply, len(tokens))
+        choices = sorted(reply.choices, key=lambda choice: choice.index)
         if len(choices) != settings.n:
             raise EngineError(f"the engine at {self.url} gave {len(choices)} texts, expected {settings.n}")
         return [self._generation(choice, len(tokens), cut, settings) for choice in choices]
 
-    def _generation(self, choice: dict[str, Any], given: int, cut: int, settings: GenerateOptions) -> Generation:
-        text = str(choice.get("text") or "")
-        ids = choice.get("token_ids")
-        stopped = choice.get("stop_reason")
-        reason = "length" if choice.get("finish_reason") == "length" else "eos" if stopped is None else "stop"
+    def _generation(self, choice: Choice, given: int, cut: int, settings: GenerateOptions) -> Generation:
+        text, ids = choice.text or "", choice.token_ids
+        reason = "length" if choice.finish_reason == "length" else "eos" if choice.stop_reason is None else "stop"
+        tokens = self.encoder.piece(text) if ids is None else [token for token in ids if token not in self.end_tokens]
         logprobs = None
         if settings.token_logprobs:
-            logprobs = (choice.get("logprobs") or {}).get("token_logprobs")
-            if logprobs is None:
+            found = choice.logprobs or Logprobs()
+            logprobs = [value for value in found.token_logprobs or [] if value is not None]
+            if found.token_logprobs is None or len(logprobs) != len(found.token_logprobs):
                 raise EngineError(f"the engine at {self.url} generated a text without log-probabilities")
-        tokens = self.encoder.piece(text) if ids is None else [token for token in ids if token not in self.end_tokens]
+            own = ids if ids is not None else found.tokens
+            expected = len(logprobs if own is None else own)
+            if len(logprobs) != expected or expected > settings.max_new_tokens:
+                raise EngineError(
+                    f"the engine at {self.url} gave {len(logprobs)} log-probabilities for a text of {expected} tokens, "
+                    f"of at most {settings.max_new_tokens}"
+                )
         return Generation(text, tokens, reason, given, logprobs, cut)
 
     def _all(self, run: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
@@ -310,35 +340,50 @@ class ServerReader(ScoreReader):
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
 
-    def _post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
-        return self._request("POST", path, json=body)
+    def _post(self, path: str, body: dict[str, Any], kind: type[ReplyType]) -> ReplyType:
+        return parse(self._request("POST", path, json=body), kind, self.url)
 
-    def _request(self, method: str, path: str, **content: Any) -> dict[str, Any]:
+    def _request(self, method: str, path: str, **content: Any) -> bytes:
+        """Return the body of the reply, after as many attempts as it takes."""
         import httpx
 
         failure = ""
         for attempt in range(self.retries + 1):
             wait = min(_LONGEST_WAIT, 0.25 * 2**attempt) * random.uniform(0.5, 1.0)  # nosec B311 # no secret
             try:
-                reply = self._client.request(method, path, **content)
-            except httpx.TransportError as error:
+                reply, body = self._attempt(method, path, content)
+            except httpx.RequestError as error:
                 failure = f"{type(error).__name__}: {error}"
             else:
                 if reply.status_code < 400:
-                    return _json(reply, self.url)
-                failure = f"{reply.status_code}: {_message(reply)}"
+                    return body
+                failure = f"{reply.status_code}: {_message(body)}"
                 if reply.status_code != 429 and reply.status_code < 500:
                     break
                 after = reply.headers.get("retry-after", "")
-                wait = min(_LONGEST_WAIT, float(after)) if after.isdigit() else wait
+                wait = min(_LONGEST_WAIT, float(after)) if after.isdecimal() else wait
             if attempt < self.retries:
                 time.sleep(wait)
         raise EngineError(f"the engine at {self.url} failed on {path}: {failure}")
 
-    def _served(self, model: str | None) -> dict[str, Any]:
+    def _attempt(self, method: str, path: str, content: dict[str, Any]) -> tuple[Any, bytes]:
+        """Return a reply and its unpacked body, reading for `timeout` seconds and `_MOST_BYTES` at most."""
+        import httpx
+
+        ends, body = time.monotonic() + self.timeout, bytearray()
+        with self._client.stream(method, path, **content) as reply:
+            for part in reply.iter_bytes():
+                body += part
+                if len(body) > _MOST_BYTES:
+                    raise EngineError(f"the engine at {self.url} answered {path} with more than {_MOST_BYTES:,} bytes")
+                if time.monotonic() > ends:
+                    raise httpx.ReadTimeout(f"the reply was not complete after {self.timeout:g} s")
+        return reply, bytes(body)
+
+    def _served(self, model: str | None) -> ServedModel:
         """Return the engine's entry of a model."""
-        entries: list[dict[str, Any]] = self._request("GET", "/v1/models").get("data") or []
-        served = [str(entry.get("id")) for entry in entries]
+        entries = parse(self._request("GET", "/v1/models"), ServedModels, self.url).data
+        served = [entry.id for entry in entries]
         if model is None and len(served) == 1:
             return entries[0]
         if model is not None and model in served:
@@ -351,9 +396,9 @@ class ServerReader(ScoreReader):
 
         for name, path in PROBES.items():
             try:
-                if self._client.get(path).status_code == 200:
+                if self._attempt("GET", path, {})[0].status_code == 200:
                     return name
-            except httpx.TransportError:  # asked again with every request
+            except httpx.RequestError:  # asked again with every request
                 continue
         return "openai"
 
@@ -365,24 +410,19 @@ def _tokenizer(tokenizer: Any) -> Any:
         return tokenizer
     import transformers
 
-    with rejecting(f"tokenizer: expected {wanted}, got {os.fspath(tokenizer)!r}", OSError, ValueError):
-        return transformers.AutoTokenizer.from_pretrained(os.fspath(tokenizer))
+    name = os.fspath(tokenizer)
+    folder = folder_of(name) if is_packaged(name) and is_cached(name) else name
+    with rejecting(f"tokenizer: expected {wanted}, got {name!r}", OSError, ValueError):
+        # The name may be the engine's: without this, transformers asks on standard input whether to run its code.
+        return transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
 
 
-def _json(reply: Any, url: str) -> dict[str, Any]:
+def _message(body: bytes) -> str:
+    """Return what an engine says about its failure."""
+    text = body[:10_000].decode(errors="replace")
     try:
-        values = reply.json()
-    except ValueError as error:
-        raise EngineError(f"the engine at {url} answered without JSON: {reply.text[:80]!r}") from error
-    if not isinstance(values, dict):
-        raise EngineError(f"the engine at {url} answered with {type(values).__name__}, expected an object")
-    return values
-
-
-def _message(reply: Any) -> str:
-    try:
-        said = reply.json()
-        error = said.get("error", said)
-        return str(error.get("message", error) if isinstance(error, dict) else error)[:300]
-    except (ValueError, AttributeError):
-        return str(reply.text)[:300]
+        said = json.loads(text)
+    except (ValueError, RecursionError):
+        return text[:300]
+    error = said.get("error", said) if isinstance(said, dict) else said
+    return str(error.get("message", error) if isinstance(error, dict) else error)[:300]
