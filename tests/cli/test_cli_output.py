@@ -205,3 +205,18 @@ def test_a_file_that_is_gone_on_with_needs_no_folder_to_write_to(tmp_path, monke
 def test_near_scores_stay_apart_in_a_trec_run():
     lines = trec_lines("q", [("a", 0.30000002), ("b", 0.30000001)], "tag")
     assert lines == ["q Q0 a 1 0.30000002 tag\n", "q Q0 b 2 0.30000001 tag\n"]
+
+
+def test_output_that_its_encoding_cannot_hold(tmp_path):
+    row = '{"id": "東", "question": "Où ? 🖼", "note": "bad \\ud835", "nan": NaN, "ctxs": [{"id": "é", "text": "🖼"}]}'
+    path = tmp_path / "q.jsonl"
+    path.write_text(row + "\n", encoding="utf-8")
+    for encoding in ("utf-8", "cp1252", "ascii", "utf-16"):
+        ran = subprocess.run(
+            [sys.executable, "-m", "fastreader.cli", "arrange", path],
+            env={**os.environ, "PYTHONIOENCODING": encoding},
+            capture_output=True,
+        )
+        assert ran.returncode == 0, ran.stderr
+        found = json.loads(ran.stdout.decode(encoding))
+        assert (found["question"], found["note"], found["nan"]) == ("Où ? 🖼", "bad \ud835", None)

@@ -27,7 +27,7 @@ def test_contents_with_a_title_and_documents_that_are_a_title_alone(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('{"text": "a"}\n{"title": "b"}\n', "line 2: missing key 'text'"),
+        ('{"text": "a"}\n{"id": "b"}\n', "line 2: missing key 'text'"),
         ('{"text": " "}\n', "line 1: text: expected text that is not empty"),
         ("{\n", "line 1: broken JSON"),
         ("\n", "at least one passage"),

@@ -146,7 +146,7 @@ def test_a_source_may_return_none():
     [
         (["  "], r"source\[0\]: text"),
         (["a", {"url": "x"}], r"source\[1\]: expected a text, a Passage, .*got a mapping with url"),
-        ([5], r"source\[0\]: expected .*got int"),
+        ([5], r"source\[0\]: expected .*got 5"),
         ([{"text": ""}], r"source\[0\]: text"),
         ([{"text": "t", "score": "high"}], r"source\[0\]: score: expected a number or None, got 'high'"),
         ([{"text": "t", "score": np.ones(2)}], r"source\[0\]: score: expected a number or None, got float64 \[2\]"),

@@ -377,7 +377,7 @@ def test_a_question_that_comes_first_scores_constant_and_is_flagged(tiny_reader,
 def test_bad_input(tiny_reader, bias):
     with pytest.raises(InputError, match="at least one passage"):
         rerank(tiny_reader, QUESTION, [])
-    with pytest.raises(InputError, match="list of Passage objects"):
+    with pytest.raises(InputError, match="passages: expected a list"):
         rerank(tiny_reader, QUESTION, "text")
     with pytest.raises(InputError, match="order"):
         rerank(tiny_reader, QUESTION, passages(3), order="best")
@@ -385,8 +385,8 @@ def test_bad_input(tiny_reader, bias):
         with pytest.raises(InputError, match="max_passages: expected an integer"):
             rerank(tiny_reader, QUESTION, passages(3), max_passages=wrong)
     for call in (rerank, plan, answer):
-        with pytest.raises(InputError, match=r"passages\[0\]: expected a Passage or text, got \{"):
-            call(tiny_reader, QUESTION, [{"text": "a"}, "b"])
+        with pytest.raises(InputError, match=r"passages\[0\]: expected a text, a Passage, .* got a mapping with"):
+            call(tiny_reader, QUESTION, [{"words": "a"}, "b"])
         with pytest.raises(InputError, match=r"passages\[1\]: text: expected text that is not empty"):
             call(tiny_reader, fr.Example(QUESTION, ["a", " "]))
     with pytest.raises(InputError, match="prune"):

@@ -28,7 +28,7 @@ from fastreader.errors import InputError
         ({"seed": "a"}, "seed: expected an integer, got 'a'"),
         ({"encoder": 5}, "encoder: expected text or a function, got 5"),
         ({"settings": {"k": 3}}, "settings: expected a Settings or None, got {'k': 3}"),
-        ({"passages": None}, "passages: expected a list of Passage objects or texts, got None"),
+        ({"passages": None}, "passages: expected a list, got None"),
         ({"answers": "the Nile"}, "answers: expected a list of texts, got 'the Nile'"),
     ],
 )

@@ -289,8 +289,8 @@ def test_a_prompt_too_long_without_passages_raises():
     ("arguments", "message"),
     [
         ({"question": " "}, "question: expected text that is not empty, got ' '"),
-        ({"passages": "one text"}, "passages: expected a list of Passage objects or texts, got 'one text'"),
-        ({"passages": [3]}, r"passages\[0\]: expected a Passage or text, got 3"),
+        ({"passages": "one text"}, "passages: expected a list, got 'one text'"),
+        ({"passages": [3]}, r"passages\[0\]: expected a text, a Passage, .* got 3"),
         ({"k": 0}, "k: expected an integer from 1 to 26, got 0"),
         ({"k": 27}, "k: expected an integer from 1 to 26, got 27"),
         ({"mode": "guess"}, "mode: expected one of loglikelihood, generate, got 'guess'"),

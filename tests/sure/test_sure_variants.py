@@ -412,7 +412,7 @@ def test_reranking_texts():
     settings = sure.Settings(encoder=encoder)
     assert variants.rerank_passages("about the Nile", [p.text for p in PASSAGES], settings)[0] == 1
     assert variants.rerank_passages("about the Nile", [], settings) == []
-    with pytest.raises(InputError, match=r"passages\[0\]: expected a Passage or text, got 3"):
+    with pytest.raises(InputError, match=r"passages\[0\]: expected a text, a Passage, .* got 3"):
         variants.rerank_passages("about the Nile", [3], settings)
 
 

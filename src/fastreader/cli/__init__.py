@@ -5,6 +5,7 @@ This module imports little, so that `main` also reports a process that cannot lo
 
 from __future__ import annotations
 
+import io
 import sys
 from typing import TYPE_CHECKING
 
@@ -34,6 +35,8 @@ def main() -> None:
     That covers errors of fastreader, of the operating system and of memory; any other keeps its traceback. Typer
     itself ends a command with 1 when nobody reads its output any more.
     """
+    if isinstance(sys.stdout, io.TextIOWrapper):  # tables may hold what the encoding of a pipe cannot
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         with stop_on_signals():
             from fastreader.cli import app

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +11,7 @@ import typer
 
 from fastreader.cli import options
 from fastreader.cli.inputs import check_writable
+from fastreader.cli.output import write_json
 from fastreader.core.checks import located
 
 if TYPE_CHECKING:
@@ -70,4 +69,4 @@ def arrange(
         save_examples(arranged(), output)
         return
     for example in arranged():
-        sys.stdout.write(json.dumps(dpr_row(example), ensure_ascii=False) + "\n")
+        write_json(dpr_row(example))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from itertools import chain, islice
 from pathlib import Path
 from typing import Annotated, ClassVar
 
@@ -86,6 +87,7 @@ def ask(
       fastreader ask -q "Which river is in Cairo?" -p "The Nile is in Cairo." --method sure
     """
     from fastreader.cli.asking import Answer, Asking, answers
+    from fastreader.data.rows import unread_answers
 
     skip = Skipped(questions.skip_errors)
     check_output(output, questions.file)
@@ -95,6 +97,9 @@ def ask(
     flags = {"on_overflow": on_overflow, "bias": None if bias is None else str(bias), "order": order, **asdict(sure)}
     flags["k"], flags["weights"] = flags.pop("num_candidates"), flags.pop("passage_weights")
     asking = Asking.of(method, flags)
+    first = list(islice(examples, 1))
+    if unread := unread_answers(first):
+        say(f"note: {unread}")
     loaded = reader.load()
     done = 0
     shown: options.Format | None = output.format or options.Format.table
@@ -103,7 +108,7 @@ def ask(
     width = None if Screen().is_terminal else _WIDTH
     found = answers(
         loaded,
-        examples,
+        chain(first, examples),
         asking,
         batch_size=batch_size,
         output=output.output,

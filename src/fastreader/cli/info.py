@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import platform
 import sys
 from importlib import metadata
@@ -12,6 +11,7 @@ import typer
 
 from fastreader import __version__
 from fastreader.cli.options import Format
+from fastreader.cli.output import write_json
 from fastreader.cli.screen import Screen
 
 
@@ -21,7 +21,7 @@ def info(
     """Show versions, devices, and the implementation that serves each operator."""
     facts = collect()
     if format is not Format.table:
-        typer.echo(json.dumps(facts, indent=2, allow_nan=False))
+        write_json(facts, indent=2)
         return
     from rich.table import Table
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
@@ -12,7 +11,7 @@ import typer
 
 from fastreader.cli import options
 from fastreader.cli.inputs import UNCALIBRATED, Resumed, Skipped, check_output
-from fastreader.cli.output import Writer
+from fastreader.cli.output import Writer, write_trec
 from fastreader.cli.screen import say
 from fastreader.core.progress import track
 from fastreader.data.result_log import ResultLog
@@ -102,7 +101,7 @@ def moi(
             if log is not None:
                 kept.append(ranked.id, ranked.to_dict())
             elif shown is options.RankFormat.trec:
-                sys.stdout.writelines(lines)
+                write_trec(lines)
             else:
                 writer.write(ranked)
             advance(1)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
@@ -12,8 +11,35 @@ from rich.console import RenderableType
 
 from fastreader.cli.screen import Screen
 from fastreader.core.checks import rejecting
+from fastreader.data.files import json_text
 
 Result = TypeVar("Result")
+
+
+def write_json(values: Any, *, lead: str = "", end: str = "\n", indent: int | None = None) -> None:
+    """Write JSON to standard output, escaping what its encoding cannot hold.
+
+    Raises:
+        InputError: if JSON cannot hold the values.
+    """
+    named = f"result {values.get('id')!r}" if isinstance(values, dict) else "result"
+    with rejecting(f"{named} cannot be written as JSON", TypeError, ValueError):
+        text = json_text(values, indent, sys.stdout.encoding or "utf-8")
+    sys.stdout.write(lead + text + end)
+    sys.stdout.flush()
+
+
+def write_trec(lines: Iterable[str]) -> None:
+    """Write lines of a TREC run to standard output.
+
+    Raises:
+        InputError: if the encoding of standard output cannot hold an id, which an escape would change.
+    """
+    for line in lines:
+        encoding = sys.stdout.encoding or "utf-8"
+        with rejecting(f"--format trec: {encoding} cannot hold {line.strip()!r}; set PYTHONUTF8=1", UnicodeEncodeError):
+            line.encode(encoding)
+        sys.stdout.write(line)
 
 
 class Writer(Generic[Result]):
@@ -42,11 +68,8 @@ class Writer(Generic[Result]):
         """Write one result."""
         if self.format in ("json", "jsonl"):
             values = self.values(result)
-            with rejecting(f"result {values.get('id')!r} cannot be written as JSON", ValueError):
-                text = json.dumps(values, ensure_ascii=False, allow_nan=False)
             lead = "" if self.format == "jsonl" else ("[\n" if self.first else ",\n")
-            sys.stdout.write(lead + text + ("\n" if self.format == "jsonl" else ""))
-            sys.stdout.flush()
+            write_json(values, lead=lead, end="\n" if self.format == "jsonl" else "")
         elif self.format is not None:
             Screen(width=self.width).print(self.table(result), end=self.end)
         self.first = False

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from itertools import islice
@@ -13,7 +12,7 @@ import typer
 
 from fastreader.cli import options
 from fastreader.cli.inputs import Resumed, Skipped, check_output
-from fastreader.cli.output import Writer
+from fastreader.cli.output import Writer, write_trec
 from fastreader.core.checks import check_choice
 from fastreader.core.progress import track
 from fastreader.data.result_log import ResultLog
@@ -115,7 +114,7 @@ def rerank(
             if log is not None:
                 kept.append(ranked.id, ranked.to_dict())
             elif shown is options.RankFormat.trec:
-                sys.stdout.writelines(_trec(ranked))
+                write_trec(_trec(ranked))
             else:
                 writer.write(ranked)
             advance(1)

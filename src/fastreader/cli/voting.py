@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ import typer
 
 from fastreader.cli.inputs import check_writable
 from fastreader.cli.options import Format, SeedOption
+from fastreader.cli.output import write_json
 from fastreader.cli.screen import Screen, Text, say
 from fastreader.core.checks import check_choice, check_seed, expect, located, require
 from fastreader.data.files import read_object
@@ -187,10 +187,10 @@ def show(rows: Sequence[tuple[Answers, Vote]], format: Format) -> None:
         for answers, vote in rows
     ]
     if format is Format.json:
-        typer.echo(json.dumps(dicts, ensure_ascii=False, allow_nan=False, indent=1))
+        write_json(dicts, indent=1)
         return
     for row in dicts:
-        typer.echo(json.dumps(row, ensure_ascii=False, allow_nan=False))
+        write_json(row)
 
 
 def _table(rows: Sequence[tuple[Answers, Vote]]) -> None:

@@ -12,7 +12,8 @@ Hints are read as Python callers expect:
 - `int` and `float` accept NumPy's numbers and no bool; `bool` accepts NumPy's bool and no number.
 - `list`, `tuple[X, ...]` and `Sequence` accept every sized container with an order: lists, tuples, arrays, series.
 - `Iterable` also accepts an iterator, whose items are checked when they are consumed.
-- No list may be a text, a set, a mapping or a view of one, because a set has no order and a text yields its letters.
+- No list may be a text, a set, a mapping, a view of one or a data frame, because a set has no order, a text yields its
+  letters and a data frame its columns.
 - A path (`str | os.PathLike`) is one that a file system can hold.
 - `npt.ArrayLike` and `npt.NDArray[X]` accept numbers in lists or arrays; lists become arrays for `npt.NDArray[X]`.
 
@@ -47,7 +48,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from fastreader.core.checks import UNORDERED, expect, fits_float, rejecting, shown
+from fastreader.core.checks import NOT_LISTS, UNORDERED, expect, fits_float, rejecting, shown
 from fastreader.errors import InputError
 
 _LONGEST_NAME = 240  # bytes; file systems allow 255, and temporary files add some
@@ -291,14 +292,14 @@ def _listed(base: Any, arguments: tuple[Any, ...]) -> HintKind:
         kinds = tuple(map(kind_of, arguments))
         words = f"{len(kinds)} values ({', '.join(kind.words for kind in kinds)})"
         fixed = functools.partial(_each_of, words, kinds)
-        return HintKind(words, f"groups of {words}", known=_PLAIN_LISTS, types=_List, barred=UNORDERED, inside=fixed)
+        return HintKind(words, f"groups of {words}", known=_PLAIN_LISTS, types=_List, barred=NOT_LISTS, inside=fixed)
     item = kind_of(arguments[0]) if arguments else _ANYTHING
     of = "" if item is _ANYTHING else f" of {item.plural}"
     inside = functools.partial(_items, item)
     if base in _SETS:
         return HintKind(f"a set{of}", f"sets{of}", types=abc.Set, inside=inside)
     wanted = abc.Iterable if base in _ITERABLES else _List
-    return HintKind(f"a list{of}", f"lists{of}", known=_PLAIN_LISTS, types=wanted, barred=UNORDERED, inside=inside)
+    return HintKind(f"a list{of}", f"lists{of}", known=_PLAIN_LISTS, types=wanted, barred=NOT_LISTS, inside=inside)
 
 
 def _mapping(arguments: tuple[Any, ...]) -> HintKind:

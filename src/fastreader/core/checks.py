@@ -11,6 +11,7 @@ its work::
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import json
 import math
@@ -24,7 +25,17 @@ import numpy as np
 
 from fastreader.errors import InputError
 
+
+class Table(abc.ABC):  # noqa: B024  # the hook decides
+    """The type of data frames of any library, which yield their columns or the columns' names, not their rows."""
+
+    @classmethod
+    def __subclasshook__(cls, other: type) -> bool:
+        return hasattr(other, "columns") and hasattr(other, "__getitem__")
+
+
 UNORDERED = (str, bytes, bytearray, memoryview, Mapping, Set, MappingView)  # not lists: see check_list
+NOT_LISTS = (*UNORDERED, Table)
 LARGEST_SEED = 2**63 - 1  # as an int64, which random streams are keyed with
 
 MOST_STARTS = 10_000  # random starts of a search
@@ -86,15 +97,24 @@ def rebuilding(name: str, values: Iterable[str]) -> Iterator[None]:
 
 
 def shown(value: object) -> str:
-    """Return `value` as error messages show it: an array by dtype and shape, anything else by its repr, cut short."""
+    """Return `value` as error messages show it: arrays by shape, data frames by columns, others by a short repr."""
     if isinstance(value, np.ndarray):
         return f"{value.dtype} {list(value.shape)}"
     try:
+        if isinstance(value, Table):
+            return f"a {type(value).__name__}; pass a column or its rows, in pandas df.to_dict('records')"
         text = repr(value)
     except Exception as error:  # a class of the caller may raise anything here, and the message is about its value
         text = f"a {type(value).__name__} without a repr ({type(error).__name__})"
     text = re.sub(r"\s*\n\s*", " ", text)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+
+
+def is_missing(value: object) -> bool:
+    """Return whether `value` is None, or what tables hold for a missing value: NaN, or pandas' NA or NaT."""
+    if isinstance(value, (float, np.floating)):
+        return math.isnan(value)
+    return value is None or type(value).__name__ in ("NAType", "NaTType")
 
 
 def is_int(value: object) -> bool:
@@ -209,15 +229,16 @@ def check_choice(name: str, value: object, choices: Iterable[str]) -> None:
 def check_list(name: str, value: object, *, of: str = "") -> None:
     """Check for a list of items named `of`, or another iterable with an order.
 
-    A set has no order, a dictionary is more than a list of its keys, and a text would yield its letters.
+    A set has no order, a dictionary and a data frame are more than a list of their keys, and a text would yield its
+    letters.
     """
-    listed = isinstance(value, Iterable) and not isinstance(value, UNORDERED) and getattr(value, "ndim", 1) > 0
+    listed = isinstance(value, Iterable) and not isinstance(value, NOT_LISTS) and getattr(value, "ndim", 1) > 0
     expect(listed, name, f"a list of {of}" if of else "a list", value)
 
 
 def check_texts(name: str, value: object, *, empty: bool = False) -> None:
     """Check for a list of texts, each with more than white space in it unless `empty`."""
-    expect(isinstance(value, Collection) and not isinstance(value, UNORDERED), name, "a list of texts", value)
+    expect(isinstance(value, Collection) and not isinstance(value, NOT_LISTS), name, "a list of texts", value)
     texts: Any = value
     for index, text in enumerate(texts):
         check_text(f"{name}[{index}]", text, empty=empty)

@@ -7,34 +7,10 @@ from dataclasses import replace
 
 from fastreader.core.checked import accept, kind_of
 from fastreader.core.checks import check_text, check_texts, expect
-from fastreader.data.types import Example, Passage
+from fastreader.data.documents import PassageLike, as_passages
+from fastreader.data.types import Example
 
-PassageLike = Passage | str
-
-_PASSAGES = kind_of(Iterable[Passage | str])
 _TEXTS = kind_of(Iterable[str])
-
-
-def make_passages(
-    passages: Iterable[PassageLike], *, name: str = "passages", allow_blank: bool = True
-) -> list[Passage]:
-    """Return passages, made from passages or plain texts.
-
-    Args:
-        passages: the passages, in the retriever's order.
-        name: name of the argument, for messages.
-        allow_blank: accept passages without any text.
-
-    Raises:
-        InputError: if `passages` is not a list, or an item is neither a passage nor text.
-    """
-    found = []
-    for index, item in enumerate(accept(name, passages, _PASSAGES)):
-        passage = Passage(item) if isinstance(item, str) else item
-        check_text(f"{name}[{index}]: text", passage.text, empty=allow_blank)
-        check_text(f"{name}[{index}]: title", passage.title, empty=True)
-        found.append(passage)
-    return found
 
 
 def make_example(
@@ -48,7 +24,7 @@ def make_example(
 
     Args:
         question: a question, or an `Example` with its passages.
-        passages: passages or texts, in the retriever's order; None with an `Example`.
+        passages: anything that `as_passages` takes, in the retriever's order; None with an `Example`.
         candidates: answers that replace the example's own; None keeps those.
         where: name of the example, for messages.
 
@@ -62,7 +38,7 @@ def make_example(
         expect(passages is None, f"{at}passages", "None with an Example as the question, which has passages", passages)
         passages = own.passages
     check_text(f"{at}question", question if own is None else own.question)
-    found = make_passages([] if passages is None else passages, name=f"{at}passages", allow_blank=False)
+    found = as_passages([] if passages is None else passages, name=f"{at}passages", allow_blank=False)
     expect(bool(found), f"{at}passages", "at least one passage", found)
     if candidates is not None:
         answers = list(accept(f"{at}candidates", candidates, _TEXTS))

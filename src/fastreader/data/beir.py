@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -9,8 +10,8 @@ from pydantic import Field
 
 from fastreader.core.checked import checked
 from fastreader.core.checks import check_int, check_number, expect, located
-from fastreader.data.read import PathLike, iter_rows, lines
-from fastreader.data.rows import AnyText, Id, JsonRow, Text, document
+from fastreader.data.read import PathLike, SkippedRows, iter_rows, lines
+from fastreader.data.rows import AnyText, Id, JsonRow, Text, titled
 from fastreader.data.types import Example, Passage
 from fastreader.errors import InputError
 
@@ -18,7 +19,7 @@ from fastreader.errors import InputError
 class _Document(JsonRow):
     id: Id = Field(validation_alias="_id")
     title: AnyText | None = None
-    text: AnyText
+    text: AnyText = ""
 
 
 class _Query(JsonRow):
@@ -48,7 +49,7 @@ def load_beir(
 
     Each file is plain or gzipped. Only documents that the run names are held in memory. As in trec_eval, passages are
     ordered by score, and by rank if scores are equal. A document without text (BEIR has such) gets its title as its
-    text.
+    text; one without either is skipped, with one warning for all of them (`SkippedRows`).
 
     Args:
         corpus: JSON lines ``{_id, title, text}``.
@@ -76,10 +77,16 @@ def load_beir(
         expect(query.id not in questions, place, "each _id once", query.id)
         questions[query.id] = query
     documents: dict[str, Passage] = {}
+    blank: list[InputError] = []
     for place, row in iter_rows(corpus, _Document, {hit.document for found in hits.values() for hit in found}):
         expect(row.id not in documents, place, "each _id once", row.id)
+        title, text = titled(row.title, row.text)
+        if not text.strip():
+            blank.append(InputError(f"{place}: expected text or a title, got neither"))
         with located(place):
-            documents[row.id] = document(row.title, row.text, row.id, row.rest)
+            documents[row.id] = Passage(text, title, row.id, metadata=row.rest)
+    if blank:
+        warnings.warn(SkippedRows(corpus, blank), stacklevel=2)
     judged = None if qrels is None else load_qrels(qrels)
     examples = []
     for qid, found in hits.items():
@@ -87,6 +94,8 @@ def load_beir(
         passages = []
         for hit in found:
             expect(hit.document in documents, hit.place, f"a document of {corpus}", hit.document)
+            if not documents[hit.document].text.strip():
+                continue
             gold = None if judged is None else judged.get(qid, {}).get(hit.document, 0) > 0
             passages.append(replace(documents[hit.document], score=hit.score, is_gold=gold))
         examples.append(Example(questions[qid].text, passages, id=qid, metadata=questions[qid].rest))

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any, SupportsFloat
 
-from fastreader.core.checks import check_text, expect, given, located
-from fastreader.data.rows import split_contents
+from fastreader.core.checks import NOT_LISTS, check_text, expect, is_missing, located
+from fastreader.data.rows import id_text, split_contents, titled
 from fastreader.data.types import Passage
 from fastreader.errors import InputError
+
+PassageLike = Any
+"""A text, a Passage, or another library's document."""
 
 _TEXT = ("text", "contents", "content", "page_content", "segment", "body", "passage")
 _ID = ("id", "_id", "docid", "doc_id", "document_id", "node_id")
 _METADATA = ("metadata", "meta")
 _KNOWN = {*_TEXT, *_ID, *_METADATA, "title", "score"}
-_WANTED = f"a text, a Passage, a mapping with {', '.join(_TEXT[:-1])} or {_TEXT[-1]}, or a document with such a text"
+_WANTED = f"a text, a Passage, or a mapping or document with {', '.join(_TEXT[:-1])} or {_TEXT[-1]}"
 
 
 def as_passages(documents: Iterable[Any], *, name: str = "passages", allow_blank: bool = True) -> list[Passage]:
@@ -23,23 +27,28 @@ def as_passages(documents: Iterable[Any], *, name: str = "passages", allow_blank
     Args:
         documents: texts, `Passage`s, mappings, LangChain's and Haystack's Documents, LlamaIndex's nodes.
         name: name of the argument, for messages.
-        allow_blank: accept documents whose text is empty.
+        allow_blank: accept documents without any text.
 
     Raises:
         InputError: if `documents` is not a list, or an item has no text.
     """
-    listed = isinstance(documents, Iterable) and not isinstance(documents, (str, bytes, Mapping, set, frozenset))
+    listed = isinstance(documents, Iterable) and not isinstance(documents, NOT_LISTS)
     expect(listed, name, "a list of passages", documents)
     found = []
     for index, item in enumerate(documents):
-        passage = as_passage(item, name=f"{name}[{index}]")
-        check_text(f"{name}[{index}]: text", passage.text, empty=allow_blank)
+        passage = Passage(item) if isinstance(item, str) else as_passage(item, name=f"{name}[{index}]")
+        if passage.title:
+            check_text(f"{name}[{index}]: title", passage.title, empty=True)
+        check_text(f"{name}[{index}]: text", passage.text, empty=allow_blank or bool(passage.title.strip()))
         found.append(passage)
     return found
 
 
 def as_passage(document: Any, *, name: str = "document") -> Passage:
     """Return one document of any library as a passage, with its other values as `metadata`.
+
+    The title is the document's `title` or else its metadata's, and a document without text has its title as its text.
+    None, NaN and pandas' NA are missing values.
 
     Args:
         document: see `as_passages`.
@@ -61,20 +70,24 @@ def as_passage(document: Any, *, name: str = "document") -> Passage:
     else:
         found = (getattr(document, key, None) for key in ("page_content", "content", "text", "contents"))
         text = next((value for value in found if value is not None), None)
-        given(text, f"{name}: expected {_WANTED}, got {type(document).__name__}")
+        expect(text is not None, name, _WANTED, document)
         id = next((value for key in _ID if (value := getattr(document, key, None)) is not None), None)
         extra = next((value for key in _METADATA if (value := getattr(document, key, None)) is not None), None)
     return _made(text, getattr(document, "title", None), id, getattr(document, "score", None), extra, name)
 
 
 def _of_mapping(document: Mapping[Any, Any], name: str) -> Passage:
-    field = next((key for key in _TEXT if document.get(key) is not None), None)
+    keys = ", ".join(map(str, document)) or "no keys"
+    document = {key: value for key, value in document.items() if not is_missing(value)}
+    field = next((key for key in _TEXT if key in document), None)
+    if field is None and isinstance(document.get("title"), str):
+        field, document = "text", {**document, "text": ""}
     if field is None:
-        raise InputError(f"{name}: expected {_WANTED}, got a mapping with {', '.join(map(str, document)) or 'no keys'}")
+        raise InputError(f"{name}: expected {_WANTED}, got a mapping with {keys}")
     text, title = document[field], document.get("title")
     if field == "contents" and isinstance(text, str) and not title:  # FlashRAG's, whose first line is the title
         title, text = split_contents(text)
-    id = next((document[key] for key in _ID if document.get(key) is not None), None)
+    id = next((document[key] for key in _ID if key in document), None)
     extra = {key: value for key, value in document.items() if key not in _KNOWN}
     for key in _METADATA:
         if key in document:
@@ -86,10 +99,11 @@ def _of_mapping(document: Mapping[Any, Any], name: str) -> Passage:
 def _made(text: Any, title: Any, id: Any, score: Any, metadata: Any, name: str) -> Passage:
     expect(isinstance(text, str), f"{name}: text", "a text", text)
     extra = {str(key): value for key, value in metadata.items()} if isinstance(metadata, Mapping) else {}
-    if title is None and isinstance(extra.get("title"), str):
+    if is_missing(title) and isinstance(extra.get("title"), str):
         title = extra.pop("title")
     number = isinstance(score, SupportsFloat) and not isinstance(score, bool) and not getattr(score, "ndim", 0)
-    expect(score is None or number, f"{name}: score", "a number or None", score)
-    id, score = None if id is None else str(id), None if score is None else float(score)
+    expect(is_missing(score) or number, f"{name}: score", "a number or None", score)
+    score = None if is_missing(score) or math.isnan(float(score)) else float(score)
     with located(name):
-        return Passage(text, title or "", id, score, metadata=extra)
+        title, text = titled("" if is_missing(title) else title, text)
+        return Passage(text, title, None if is_missing(id) else id_text(id), score, metadata=extra)

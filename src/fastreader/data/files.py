@@ -26,6 +26,36 @@ MAX_LINE = 64 * 2**20
 MAX_FILE = 2**30
 """Longest file that is read whole (.json, .toml, .yaml) in bytes, unpacked."""
 
+HEAD = 512
+"""Number of a file's first bytes that `container` looks at."""
+
+_CONTAINERS = (
+    (b"\x28\xb5\x2f\xfd", "zst data"),
+    (b"\xfd7zXZ\x00", "xz data"),
+    (b"BZh", "bz2 data"),
+    (b"\x04\x22\x4d\x18", "lz4 data"),
+    (b"\x1f\x8b", "gzip data"),
+    (b"PK\x03\x04", "a zip archive"),
+    (b"7z\xbc\xaf\x27\x1c", "a 7z archive"),
+    (b"Rar!", "a rar archive"),
+    (b"PAR1", "a Parquet file"),
+    (b"ARROW1", "an Arrow file"),
+    (b"FEA1", "a Feather file"),
+    (b"\xff\xff\xff\xff", "an Arrow stream"),
+    (b"Obj\x01", "an Avro file"),
+    (b"ORC", "an ORC file"),
+    (b"\x89HDF", "an HDF5 file"),
+    (b"\x93NUMPY", "a NumPy array"),
+    (b"SQLite format 3", "an SQLite database"),
+    (b"%PDF-", "a PDF"),
+    (b"\xd0\xcf\x11\xe0", "an Office document"),
+    (b"\xff\xfe\x00\x00", "UTF-32 text"),
+    (b"\x00\x00\xfe\xff", "UTF-32 text"),
+    (b"\xff\xfe", "UTF-16 text"),
+    (b"\xfe\xff", "UTF-16 text"),
+)
+_TABLES = ("a Parquet file", "an Arrow file", "an Arrow stream", "a Feather file", "an Avro file", "an ORC file")
+
 _MAX_NODES = 1_000_000  # of a YAML file, with every alias counted as the values it represents
 
 
@@ -37,6 +67,19 @@ def check_readable(path: str | os.PathLike[str]) -> None:
     file = Path(path)
     unnamed = str(file.absolute()).startswith(("/dev/", "/proc/"))
     require(unnamed or not file.is_fifo(), f"{file}: is a named pipe, which may never end; pass it on standard input")
+
+
+def container(head: bytes) -> str:
+    """Return what begins with these bytes instead of UTF-8 text, in words for a message, or "" for text."""
+    kind = next((name for magic, name in _CONTAINERS if head.startswith(magic)), "")
+    if head[257:262] == b"ustar":
+        kind = "a tar archive"
+    elif not kind and head[:1] == b"\x80" and head[1:2] in (b"\x02", b"\x03", b"\x04", b"\x05"):
+        kind = "a pickle"
+    elif not kind and b"\x00" in head[:4]:
+        kind = "UTF-16 or UTF-32 text" if head[:4].strip(b"\x00").isascii() else "binary data"
+    how = "; read it with pandas and pass df.to_dict('records')" if kind in _TABLES else ""
+    return f"{kind}{how}"
 
 
 @contextmanager
@@ -87,13 +130,27 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
         stream.write(text)
 
 
+def json_text(value: Any, indent: int | None = None, encoding: str = "utf-8") -> str:
+    """Return a value as JSON, with escapes only if `encoding` cannot hold it otherwise, as half a surrogate pair.
+
+    Raises:
+        TypeError, ValueError: if JSON cannot hold `value`; NaN and infinities are not allowed.
+    """
+    text = json.dumps(value, indent=indent, ensure_ascii=False, allow_nan=False)
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError:
+        return json.dumps(value, indent=indent, allow_nan=False)
+    return text
+
+
 def write_json(path: str | os.PathLike[str], value: Any, indent: int | None = 1) -> None:
     """Write a JSON file atomically.
 
     Raises:
         ValueError: if JSON cannot hold `value`; NaN and infinities are not allowed.
     """
-    write_text(path, json.dumps(value, indent=indent, ensure_ascii=False, allow_nan=False) + "\n")
+    write_text(path, json_text(value, indent) + "\n")
 
 
 def read_values(path: str | os.PathLike[str], formats: Sequence[str] = (".json",)) -> Any:
@@ -113,6 +170,8 @@ def read_values(path: str | os.PathLike[str], formats: Sequence[str] = (".json",
         with file.open("rb") as stream:
             content = stream.read(MAX_FILE + 1)
         require(len(content) <= MAX_FILE, f"{file}: is longer than {MAX_FILE:,} bytes")
+        kind = container(content[:HEAD])
+        require(not kind, f"{file}: expected UTF-8 text, got {kind}")
         # Raised for another format, for text that is not UTF-8, and for values nested too deeply.
         with rejecting(f"{file}: not {suffix[1:].upper()}", OverflowError, RecursionError, ValueError):
             return _PARSERS[suffix](content.decode("utf-8"))

@@ -14,9 +14,11 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from fastreader.core.checked import checked
-from fastreader.core.checks import check_int, check_list, expect, located, require
-from fastreader.data.files import MAX_FILE, MAX_LINE, check_readable
+from fastreader.core.checks import check_int, check_list, expect, is_missing, located, require
+from fastreader.data.files import HEAD, MAX_FILE, MAX_LINE, check_readable, container
 from fastreader.data.rows import DocumentRow, Question, RowType, check, describe, parse_row
 from fastreader.data.types import Example, Passage
 from fastreader.errors import InputError
@@ -76,13 +78,18 @@ def iter_examples(
     - FlashRAG: ``id, question, golden_answers, output.retrieval_result[{id, contents}]``, with the title in the first
       line of ``contents``;
     - rank_llm: ``query{text, qid}`` or a string, ``candidates[{docid, score, doc}]`` with ``doc`` a string
-      or ``{title, text | segment | contents | content | body | passage}``.
+      or ``{title, text | segment | contents | content | body | passage}``;
+    - the output of ``fastreader rerank``, with the relevance as each passage's score.
+
+    Right answers may also be under ``answer``, ``possible_answers``, ``ground_truth``, ``reference`` and their plurals,
+    as a text, a list or TriviaQA's object; the format's own key comes first, ``answer`` last.
 
     A file has one row per line, or is a JSON list or ``{"data": [...]}``; gzip is detected from the first bytes.
-    Unknown keys are kept in `metadata`, identifiers become strings.
+    Unknown keys are kept in `metadata`, identifiers become strings. A passage without text has its title as its text;
+    a question may have no passages. An optional key may be null, and NaN is read as null.
 
     A table yields rows with these keys: a list of dictionaries, a `datasets.Dataset` (streamed or not), or any other
-    iterable of mappings or Examples. In a table None is a missing value.
+    iterable of mappings or Examples. In a table None, NaN and pandas' NA are missing values.
 
     Args:
         path: the file, or the table.
@@ -146,7 +153,9 @@ def _example(row: object) -> Example:
 
 @checked
 def load_questions(path: PathLike, *, limit: int | None = None) -> list[Example]:
-    """Read lines ``{question | query, answers | golden_answers, id}``, without the passages that they may hold.
+    """Read lines ``{question | query, answers, id}``, without the passages that they may hold.
+
+    Right answers may be under the keys that `iter_examples` reads.
 
     Args:
         path: JSON lines, plain or gzipped.
@@ -265,6 +274,8 @@ def lines(path: PathLike, limit: int = MAX_LINE) -> Iterator[tuple[int, bytes]]:
     try:
         with Path(path).open("rb") as raw:
             stream = gzip.GzipFile(fileobj=raw) if raw.peek(2)[:2] == b"\x1f\x8b" else raw
+            kind = container(stream.peek(HEAD)[:HEAD])
+            require(not kind, f"{path}: expected UTF-8 text, plain or gzipped once, got {kind}")
             for number, line in enumerate(iter(lambda: stream.readline(limit + 1), b""), 1):
                 require(len(line) <= limit, f"{path}, line {number}: is longer than {limit:,} bytes")
                 yield number, line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
@@ -283,18 +294,35 @@ def parse_json(text: bytes | bytearray) -> object:
         InputError: naming the place in the text or the repeated key; the caller adds the file.
     """
     try:
-        return json.loads(text.decode("utf-8"), object_pairs_hook=_object)
+        return json.loads(text.decode("utf-8"), object_pairs_hook=_object, parse_constant=_constant)
     except InputError:
         raise
     except UnicodeDecodeError as error:
         raise InputError(f"expected UTF-8, got byte {text[error.start]:#04x} at offset {error.start}") from None
     except json.JSONDecodeError as error:
         place = f"line {error.lineno} column {error.colno}" if b"\n" in text.strip() else f"column {error.colno}"
-        raise InputError(f"broken JSON at {place}: {error.msg}") from None
+        raise InputError(f"broken JSON at {place}: {error.msg}{_looks_like(text.strip(), error.pos)}") from None
     except (RecursionError, ValueError) as error:
         raise InputError(f"broken JSON: {error}") from None
     except MemoryError as error:
         raise InputError(f"{len(text):,} bytes of JSON do not fit in memory") from error
+
+
+def _constant(name: str) -> float | None:
+    """Return the value of what is no JSON, but written by json.dumps and pandas: NaN is a missing value."""
+    return None if name == "NaN" else float(name)
+
+
+def _looks_like(text: bytes | bytearray, position: int) -> str:
+    """Return what a text that is no JSON may be, for messages."""
+    first = text.split(b"\n", 1)[0].rstrip()
+    if first.endswith((b"[", b"{")) and first == text:
+        return "; a list or an object on several lines belongs into a .json file, JSON lines have one object a line"
+    if first[:1] in b'{["' or position > len(first):
+        return ""
+    kind = "XML or HTML" if first.startswith(b"<") else "TSV" if b"\t" in first else "CSV" if b"," in first else ""
+    read = "; read it with pandas and pass df.to_dict('records')" if kind in ("TSV", "CSV") else ""
+    return f"; this looks like {kind}{read}" if kind else ""
 
 
 def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
@@ -312,8 +340,9 @@ _COLUMNS = ("ctxs", "candidates", "retrieval_result")  # lists of objects, which
 def rows_of(name: str, table: Iterable[Any]) -> Iterator[tuple[str, object]]:
     """Yield the rows of a table, or its Examples, with their places, for `parse_row`.
 
-    A table has every key in every row, so values that are None count as missing. Lists of objects may be kept as
-    columns, as `datasets` does for a `Sequence` of features.
+    A table has every key in every row, so values that are None or NaN count as missing. NumPy's arrays and scalars
+    become lists and Python's values. Lists of objects may be kept as columns, as `datasets` does for a `Sequence` of
+    features.
 
     Args:
         name: name of the argument, for messages.
@@ -333,8 +362,10 @@ def rows_of(name: str, table: Iterable[Any]) -> Iterator[tuple[str, object]]:
 
 
 def _present(value: Any) -> Any:
-    """Return a value without keys whose value is None, and with columns as lists of objects."""
-    if isinstance(value, list):
+    """Return a value of Python's types without missing values, and with columns as lists of objects."""
+    if isinstance(value, (np.ndarray, np.generic)):
+        value = value.tolist()
+    if isinstance(value, (list, tuple)):
         return [_present(item) for item in value]
     if not isinstance(value, Mapping):
         return value
@@ -342,13 +373,14 @@ def _present(value: Any) -> Any:
     for key, item in value.items():
         if key in _COLUMNS and isinstance(item, Mapping):
             item = _objects(item)
-        if item is not None:
+        if not is_missing(item):
             found[key] = _present(item)
     return found
 
 
 def _objects(columns: Mapping[Any, Any]) -> Any:
     """Return the objects whose values the columns hold, or the mapping itself if the columns differ in length."""
+    columns = {key: value.tolist() if isinstance(value, np.ndarray) else value for key, value in columns.items()}
     lengths = {len(column) if isinstance(column, list) else -1 for column in columns.values()}
     if len(lengths) != 1 or -1 in lengths:
         return columns

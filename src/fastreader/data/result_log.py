@@ -22,7 +22,7 @@ from types import TracebackType
 from typing import Any, BinaryIO
 
 from fastreader.core.checks import check_text, expect, rejecting, require
-from fastreader.data.files import check_readable, replacing
+from fastreader.data.files import check_readable, json_text, replacing
 from fastreader.errors import OutputChangedError
 
 if sys.platform != "win32":
@@ -339,7 +339,7 @@ def _decode(where: str, line: bytes) -> dict[str, Any]:
 
 def _encode(name: str, value: dict[str, Any]) -> bytes:
     with rejecting(f"ResultLog: {name} cannot be written as JSON", TypeError, ValueError, RecursionError):
-        return json.dumps(value, ensure_ascii=False, allow_nan=False).encode("utf-8")
+        return json_text(value).encode()
 
 
 def _show(settings: dict[str, Any], name: str) -> str:

@@ -6,8 +6,11 @@ Unknown keys go to `metadata` under their own names; those found one level down 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Annotated, Any, TypeVar
+import functools
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Any, ClassVar, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -18,17 +21,31 @@ from pydantic import (
     Field,
     FiniteFloat,
     ValidationError,
+    model_validator,
 )
 from pydantic_core import PydanticCustomError
 
-from fastreader.core.checks import check_text, given
+from fastreader.core.checks import check_text, is_int, is_missing, rejecting, require
 from fastreader.data.types import Example, Passage
 from fastreader.errors import InputError
 
 _FORMATS = (
     "question and ctxs (Lost in the Middle, DPR), question and output.retrieval_result (FlashRAG), "
-    "or query and candidates (rank_llm)"
+    "query and candidates (rank_llm), or question and results (fastreader rerank)"
 )
+ANSWER_KEYS = (  # the first with a value counts; in ragas's rows `answer` is what a model wrote
+    "answers",
+    "golden_answers",
+    "possible_answers",
+    "ground_truths",
+    "ground_truth",
+    "references",
+    "reference",
+    "answer",
+)
+"""Keys of right answers in data sets, in order of precedence after a format's own key."""
+
+_LIKE_ANSWERS = re.compile("answer|correct|gold|label|reference|solution|target|truth", re.IGNORECASE)
 _EXPECTED = {
     "blank": "text that is not empty",
     "bool_parsing": "true or false",
@@ -60,13 +77,14 @@ def _not_blank(text: str) -> str:
     return text
 
 
-def _has_body(contents: str) -> str:
-    _not_blank(split_contents(contents)[1])
-    return contents
+def id_text(value: object) -> str:
+    """Return an identifier as text, and a whole number without a fraction: pandas reads 7 as 7.0 next to a NaN."""
+    whole = is_int(value) or (isinstance(value, float) and value.is_integer() and abs(value) < 2**53)
+    return str(int(value)) if whole else str(value)  # type: ignore[call-overload]
 
 
 def _id_as_text(value: object) -> object:
-    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+    return id_text(value) if is_int(value) or isinstance(value, float) else value
 
 
 def _text_as_object(value: object) -> object:
@@ -87,39 +105,113 @@ def _no_bool(value: object) -> object:
 
 AnyText = Annotated[str, AfterValidator(_encodable)]
 Text = Annotated[str, AfterValidator(_encodable), AfterValidator(_not_blank)]
-Contents = Annotated[str, AfterValidator(_encodable), AfterValidator(_has_body)]
 Id = Annotated[str, BeforeValidator(_id_as_text), AfterValidator(_encodable)]
 Texts = list[Text]
 Number = Annotated[FiniteFloat, BeforeValidator(_no_bool)]  # pydantic reads true as 1.0
 
 
 class JsonRow(BaseModel):
-    """A JSON object that keeps its unknown keys."""
+    """A JSON object that keeps its unknown keys, and whose optional keys may be null."""
 
     model_config = ConfigDict(extra="allow")
 
+    @model_validator(mode="before")
+    @classmethod
+    def _without_missing(cls, row: Any) -> Any:
+        if not isinstance(row, Mapping):
+            return row
+        optional = _optional_keys(cls)
+        return {key: value for key, value in row.items() if key not in optional or not is_missing(value)}
+
     @property
     def rest(self) -> dict[str, Any]:
-        """Values of the keys that the format does not know."""
-        return dict(self.model_extra or {})
+        """Values of the keys that the format does not know.
+
+        Raises:
+            InputError: if one holds an infinite number, which JSON cannot.
+        """
+        found = dict(self.model_extra or {})
+        for key, value in found.items():
+            if isinstance(value, (float, list, dict)):
+                try:
+                    with rejecting(f"{key}: expected finite numbers", ValueError):
+                        json.dumps(value, allow_nan=False)
+                except (RecursionError, TypeError):
+                    pass  # an object of a table, which only a writer of JSON could not use
+        return found
 
 
-def document(title: str | None, text: str, id: str | None, metadata: dict[str, Any]) -> Passage:
-    """Return a passage, whose text is the title if there is no text, as in some rows of BEIR.
+@functools.cache
+def _optional_keys(model: type[BaseModel]) -> frozenset[str]:
+    names: set[str] = set()
+    for name, field in model.model_fields.items():
+        if not field.is_required():
+            alias = field.validation_alias
+            names |= {str(c) for c in alias.choices} if isinstance(alias, AliasChoices) else {str(alias or name)}
+    return frozenset(names)
 
-    Raises:
-        InputError: if there is neither text nor title.
+
+class _Answered(JsonRow):
+    """A row whose right answers may be under the keys of other data sets."""
+
+    _own_key: ClassVar = "answers"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _find_answers(cls, row: Any) -> Any:
+        own = cls._own_key
+        if not isinstance(row, Mapping) or not (is_missing(row.get(own)) or row[own] == []):
+            return row
+        for key in ANSWER_KEYS:
+            if key != own and (texts := _answer_texts(row.get(key))):
+                return {**{name: value for name, value in row.items() if name != key}, own: texts}
+        return row
+
+
+def _answer_texts(value: object) -> list[str]:
+    """Return the texts of an answer in any data set's form, or none if the value holds other things."""
+    if isinstance(value, str):
+        if value.lstrip().startswith("["):  # PopQA writes a list as text
+            try:
+                listed = json.loads(value)
+            except (RecursionError, ValueError):
+                listed = None
+            if isinstance(listed, list) and all(isinstance(text, str) for text in listed):
+                return listed
+        return [value] if value.strip() else []
+    if isinstance(value, Mapping):  # TriviaQA, SQuAD
+        return _answer_texts([value[key] for key in ("value", "aliases", "text") if value.get(key)])
+    if not isinstance(value, (list, tuple)):
+        return []
+    parts = [[item] if isinstance(item, str) else _answer_texts(item) for item in value]
+    return list(dict.fromkeys(text for part in parts for text in part if text.strip())) if all(parts) else []
+
+
+def unread_answers(examples: Iterable[Example]) -> str:
+    """Return a caution that names keys which may hold right answers, or "" if a question has answers or none has such.
+
+    Args:
+        examples: the questions, or the first of them.
     """
-    title, text = (title or "", text) if text.strip() else ("", title or "")
-    check_text("text", text)
-    return Passage(text, title, id, metadata=metadata)
+    keys: dict[str, None] = {}
+    for example in examples:
+        if example.answers:
+            return ""
+        keys |= dict.fromkeys(key for key in example.metadata if _LIKE_ANSWERS.search(key))
+    known = f"right answers are read under {', '.join(ANSWER_KEYS)}, but not"
+    return f"{known} under {', '.join(map(repr, keys))}" if keys else ""
 
 
-class Question(JsonRow):
+def titled(title: str | None, text: str) -> tuple[str, str]:
+    """Return title and text of a document, whose text is the title if there is no text, as in some rows of BEIR."""
+    return (title or "", text) if text.strip() else ("", title or "")
+
+
+class Question(_Answered):
     """A question with its answers, without its passages."""
 
     question: Text = Field(validation_alias=AliasChoices("question", "query"))
-    answers: Texts = Field(default=[], validation_alias=AliasChoices("answers", "golden_answers"))
+    answers: Texts = []
     id: Id | None = None
 
 
@@ -138,10 +230,12 @@ class DocumentRow(JsonRow):
             InputError: if there is neither text nor title.
         """
         title, text = self.title or "", self.text
-        if text is None:
-            contents = given(self.contents, "missing key 'text'")
-            title, text = (title, contents) if title else split_contents(contents)
-        return document(title, text, self.id, self.rest)
+        if text is None and self.contents is not None:
+            title, text = (title, self.contents) if title else split_contents(self.contents)
+        require(bool(title or text is not None), "missing key 'text'")
+        title, text = titled(title, text or "")
+        check_text("text", text)
+        return Passage(text, title, self.id, metadata=self.rest)
 
 
 class _Judged(JsonRow):
@@ -151,17 +245,33 @@ class _Judged(JsonRow):
     has_answer: bool | None = Field(None, validation_alias=AliasChoices("hasanswer", "has_answer"))
 
     def passage(self, title: str, text: str) -> Passage:
+        title, text = titled(title, text)
         return Passage(text, title, self.id, self.score, self.is_gold, self.has_answer, self.rest)
 
 
-class _DprPassage(_Judged):
+class _Titled(JsonRow):
+    _text_keys: ClassVar[tuple[str, ...]] = ("text",)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _title_as_text(cls, row: Any) -> Any:
+        if not isinstance(row, Mapping) or not isinstance(row.get("title"), str) or not row["title"].strip():
+            return row
+        texts = [row[key] for key in cls._text_keys if not is_missing(row.get(key))]
+        if any(not isinstance(text, str) or text.strip() for text in texts):
+            return row
+        rest = {key: value for key, value in row.items() if key != "title" and key not in cls._text_keys}
+        return {**rest, "text": row["title"]}
+
+
+class _DprPassage(_Titled, _Judged):
     title: AnyText | None = None
     text: Text
 
 
-class _Dpr(JsonRow):
+class _Dpr(_Answered):
     question: Text
-    ctxs: list[_DprPassage] = Field(min_length=1)
+    ctxs: list[_DprPassage]
     answers: Texts = []
     candidates: Texts = []
     id: Id | None = None
@@ -172,14 +282,16 @@ class _Dpr(JsonRow):
 
 
 class _FlashPassage(_Judged):
-    contents: Contents
+    contents: Text
 
 
 class _FlashOutput(JsonRow):
-    retrieval_result: list[_FlashPassage] = Field(min_length=1)
+    retrieval_result: list[_FlashPassage]
 
 
-class _Flash(JsonRow):
+class _Flash(_Answered):
+    _own_key: ClassVar = "golden_answers"
+
     question: Text
     output: _FlashOutput
     golden_answers: Texts = []
@@ -197,9 +309,11 @@ class _RankQuery(JsonRow):
     qid: Id | None = None
 
 
-class _RankDocument(JsonRow):
+class _RankDocument(_Titled):
+    _text_keys: ClassVar[tuple[str, ...]] = ("text", "segment", "contents", "content", "body", "passage")
+
     title: AnyText | None = None
-    text: Text = Field(validation_alias=AliasChoices("text", "segment", "contents", "content", "body", "passage"))
+    text: Text = Field(validation_alias=AliasChoices(*_text_keys))
 
 
 class _RankCandidate(JsonRow):
@@ -212,14 +326,61 @@ class _RankCandidate(JsonRow):
         return Passage(self.doc.text, self.doc.title or "", self.docid, self.score, metadata=metadata)
 
 
-class _Rank(JsonRow):
+class _Rank(_Answered):
     query: Annotated[_RankQuery, BeforeValidator(_text_as_object)]
-    candidates: list[_RankCandidate] = Field(min_length=1)
+    candidates: list[_RankCandidate]
+    answers: Texts = []
 
     def example(self) -> Example:
         metadata = self.rest | ({"query": self.query.rest} if self.query.rest else {})
         passages = [c.passage() for c in self.candidates]
-        return Example(self.query.text, passages, id=self.query.qid, metadata=metadata)
+        return Example(self.query.text, passages, self.answers, id=self.query.qid, metadata=metadata)
+
+
+class _RankedPassage(JsonRow):
+    text: AnyText
+    title: AnyText = ""
+    id: Id | None = None
+    is_gold: bool | None = None
+    has_answer: bool | None = None
+    metadata: dict[str, Any] = {}
+
+
+class _RankedResult(JsonRow):
+    passage: _RankedPassage
+    relevance: Number
+
+    def read(self) -> Passage:
+        own = self.passage
+        return Passage(own.text, own.title, own.id, self.relevance, own.is_gold, own.has_answer, own.metadata)
+
+
+class _Ranked(JsonRow):
+    id: Id | None = None
+    question: Text
+    answers: Texts = []
+    candidates: Texts = []
+    metadata: dict[str, Any] = {}
+    results: list[_RankedResult]
+
+    def example(self) -> Example:
+        passages = [result.read() for result in self.results]
+        return Example(self.question, passages, self.answers, self.candidates, self.id, self.metadata)
+
+
+def _format_of(row: Mapping[str, Any]) -> tuple[str, type[_Dpr] | type[_Flash] | type[_Rank] | type[_Ranked]]:
+    """Return the key of a row's question, and the model of its format."""
+    if "ctxs" in row:
+        return "question", _Dpr
+    if isinstance(row.get("output"), Mapping):
+        return "question", _Flash
+    if "candidates" in row and "query" in row:
+        return "query", _Rank
+    if "results" in row:
+        return "question", _Ranked
+    begun = {"golden_answers": "output", "query": "candidates", "question": "ctxs"}
+    missing = next((f"missing key {needed!r}, " for key, needed in begun.items() if key in row), "")
+    raise InputError(f"{missing}expected the keys {_FORMATS}, got {describe(row)}")
 
 
 def parse_row(row: object) -> Example:
@@ -231,17 +392,8 @@ def parse_row(row: object) -> Example:
     """
     if not isinstance(row, dict):
         raise InputError(f"expected an object, got {describe(row)}")
-    model: type[_Dpr] | type[_Flash] | type[_Rank]
-    if "ctxs" in row:
-        model = _Dpr
-    elif "output" in row or "golden_answers" in row:
-        model = _Flash
-    elif "query" in row:
-        model = _Rank
-    elif "question" in row:
-        model = _Dpr
-    else:
-        raise InputError(f"expected the keys {_FORMATS}, got {describe(row)}")
+    question, model = _format_of(row)
+    require(question in row, f"missing key {question!r}, got {describe(row)}; expected the keys {_FORMATS}")
     return check(model, row).example()
 
 

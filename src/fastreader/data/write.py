@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -13,9 +12,9 @@ import numpy as np
 
 from fastreader.core.checked import checked
 from fastreader.core.checks import check_choice, check_output, expect, require
-from fastreader.data.files import replacing
+from fastreader.data.files import json_text, replacing
 from fastreader.data.read import PathLike
-from fastreader.data.rows import parse_row
+from fastreader.data.rows import ANSWER_KEYS, parse_row
 from fastreader.data.types import Example, Passage
 from fastreader.errors import InputError
 
@@ -66,9 +65,8 @@ def save_examples(
                     stream.writelines(_trec(example, tag))
                     continue
                 row = writers[format](example)
-                line = json.dumps(row, ensure_ascii=False, allow_nan=False)
+                line = json_text(row)
                 parse_row(row)  # rejects rows that could not be read again
-                line.encode("utf-8")
             except (TypeError, ValueError, RecursionError) as error:
                 raise InputError(f"save_examples: example {number}: {error}") from error
             lead = ("[\n" if number == 1 else ",\n") if as_list else ""
@@ -107,7 +105,12 @@ def dpr_row(example: Example) -> Row:
         candidates=example.candidates or None,
         ctxs=[_judged(passage, title=passage.title, text=passage.text) for passage in example.passages],
     )
-    return _beside(row, example.metadata, ("id", "candidates"))
+    return _beside(row, example.metadata, _reserved(example))
+
+
+def _reserved(example: Example) -> tuple[str, ...]:
+    """Return keys of a question's row that metadata must not have, even if the row lacks them."""
+    return ("id", "candidates", *(() if example.answers else ANSWER_KEYS))
 
 
 def _flashrag(example: Example) -> Row:
@@ -125,7 +128,7 @@ def _flashrag(example: Example) -> Row:
         candidates=example.candidates or None,
         output=_beside({"retrieval_result": results}, output),
     )
-    return _beside(row, metadata, ("id", "candidates"))
+    return _beside(row, metadata, _reserved(example))
 
 
 def trec_lines(

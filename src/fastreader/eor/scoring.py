@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fastreader.core.checks import UNORDERED, check_text, expect, require
+from fastreader.core.checks import NOT_LISTS, check_text, expect, require
 from fastreader.eor.similarity import Similarity, tensor
 from fastreader.eor.types import Answers, BoolArray, FloatArray, IntArray, Vote, aligned
 
@@ -44,7 +44,7 @@ class Ballots:
 
 def is_single(answers: Any) -> bool:
     """Return whether `answers` belong to one question: an `Answers`, or a list of texts."""
-    listed = isinstance(answers, Collection) and not isinstance(answers, UNORDERED)
+    listed = isinstance(answers, Collection) and not isinstance(answers, NOT_LISTS)
     listed = listed and getattr(answers, "ndim", 1) > 0 and len(answers) > 0
     return isinstance(answers, Answers) or (listed and all(a is None or isinstance(a, str) for a in answers))
 
@@ -64,7 +64,7 @@ def ballots(rows: Sequence[Any], similarities: Sequence[Similarity], accept: Cal
     """
     many = not isinstance(rows, Answers)
     require(many, "answers: expected a list with the answers to each question, got one Answers; put it into a list")
-    listed = isinstance(rows, Collection) and not isinstance(rows, UNORDERED)
+    listed = isinstance(rows, Collection) and not isinstance(rows, NOT_LISTS)
     listed = listed and getattr(rows, "ndim", 1) > 0  # an array of one number has no length
     expect(listed, "answers", "a list with the answers to each question", rows)
     expect(len(rows) > 0, "answers", "the answers to at least one question", rows)

@@ -8,7 +8,7 @@ Haystack, recognised by their methods, so that none is imported.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ import numpy.typing as npt
 from fastreader.core.checked import checked
 from fastreader.core.checks import check_int, expect, given, rejecting
 from fastreader.data import load_passages
+from fastreader.data.documents import PassageLike, as_passages
 from fastreader.data.types import Passage, whole_text
 from fastreader.eor.similarity.loading import encoder_for
 from fastreader.errors import InputError, MissingExtraError
@@ -37,9 +38,9 @@ class Index:
         depth: maximum number of passages to return.
     """
 
-    def __init__(self, passages: Sequence[Passage] | str | os.PathLike[str], depth: int) -> None:
+    def __init__(self, passages: Iterable[PassageLike] | str | os.PathLike[str], depth: int) -> None:
         check_int("depth", depth)
-        self.passages = load_passages(passages) if isinstance(passages, (str, os.PathLike)) else list(passages)
+        self.passages = load_passages(passages) if isinstance(passages, (str, os.PathLike)) else as_passages(passages)
         self.depth = depth
         expect(bool(self.passages), "passages", "at least one to index", self.passages)
 
@@ -57,7 +58,7 @@ class BM25(Index):
     """
 
     def __init__(
-        self, passages: Sequence[Passage] | str | os.PathLike[str], *, depth: int = 20, language: str = "english"
+        self, passages: Iterable[PassageLike] | str | os.PathLike[str], *, depth: int = 20, language: str = "english"
     ) -> None:
         """Index passages, or a file of them (`load_passages`), by title and text.
 
@@ -107,7 +108,7 @@ class Dense(Index):
     def __init__(
         self,
         encoder: str | os.PathLike[str] | Encoder,
-        passages: Sequence[Passage] | str | os.PathLike[str],
+        passages: Iterable[PassageLike] | str | os.PathLike[str],
         *,
         depth: int = 20,
         vectors: npt.NDArray[np.float32] | None = None,

@@ -11,7 +11,8 @@ from fastreader.core.checks import expect
 from fastreader.core.protocol import ScoringReader
 from fastreader.core.tree import TreeStats
 from fastreader.data import Example
-from fastreader.data.arguments import PassageLike, make_example
+from fastreader.data.arguments import make_example
+from fastreader.data.documents import PassageLike
 from fastreader.permutations import Spec
 from fastreader.reader.prompts.template import Template
 from fastreader.reader.reader import Reader

@@ -12,7 +12,8 @@ import numpy.typing as npt
 
 from fastreader.core.checked import checked, checked_methods
 from fastreader.core.tree import TreeStats
-from fastreader.data.arguments import PassageLike, make_example
+from fastreader.data.arguments import make_example
+from fastreader.data.documents import PassageLike
 from fastreader.data.types import Example
 from fastreader.permutations import Spec, resolve
 from fastreader.scoring.reading import reading_prompts

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from fastreader.core.checked import checked
-from fastreader.core.checks import check_json, expect, require
+from fastreader.core.checks import check_json, expect, is_missing, rejecting, require
 from fastreader.data import Example, Passage
-from fastreader.data.files import is_draft, read_values, replacing, write_json
+from fastreader.data.files import is_draft, json_text, read_values, replacing, write_json
 from fastreader.data.fingerprints import reader_identity
 from fastreader.data.result_log import iter_results
 from fastreader.study.config import Study
@@ -91,9 +91,13 @@ class RunFolder:
                     "id": example.id,
                     "question": example.question,
                     "answers": example.answers,
-                    "passages": [{k: v for k, v in asdict(p).items() if k != "metadata"} for p in example.passages],
+                    "passages": [
+                        {k: v for k, v in asdict(p).items() if k != "metadata" and not is_missing(v)}
+                        for p in example.passages
+                    ],
                 }
-                lines.write(json.dumps(row, ensure_ascii=False) + "\n")
+                with rejecting(f"id {example.id}: cannot be written as JSON", ValueError):
+                    lines.write(json_text(row) + "\n")
 
     def _keep_study(self, study: Study) -> None:
         self.write_json(FILES, self._contents)  # before the study, which makes the folder a run

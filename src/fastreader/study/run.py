@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import warnings
 from collections.abc import Iterable, Sequence, Set
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
@@ -20,6 +21,7 @@ from fastreader.data.arguments import keyed
 from fastreader.data.fingerprints import digest
 from fastreader.data.read import table_examples
 from fastreader.data.result_log import ResultLog
+from fastreader.data.rows import unread_answers
 from fastreader.study.cached_reader import CachedReader, Meter
 from fastreader.study.cells import Cell, CellGroup, Elsewhere, Row, cells_of, run_group
 from fastreader.study.config import Study
@@ -86,6 +88,9 @@ def run_study(
     """
     check(study)
     examples = questions_of(study, questions)
+    if not any(example.answers for example in examples):
+        unread = unread_answers(examples)
+        warnings.warn("no question has right answers" + (f"; {unread}" if unread else ""), stacklevel=3)
     run = RunFolder(folder)
     run.begin(study, resume)
     cells = cells_of(study)

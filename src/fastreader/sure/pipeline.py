@@ -16,9 +16,10 @@ from fastreader.core.checked import checked
 from fastreader.core.checks import check_int, check_text
 from fastreader.core.progress import track
 from fastreader.core.protocol import ReaderProtocol
-from fastreader.data import Example, Passage
+from fastreader.data import Example
 from fastreader.data.answer_cache import Cache
-from fastreader.data.arguments import keyed, make_passages
+from fastreader.data.arguments import keyed
+from fastreader.data.documents import PassageLike, as_passages
 from fastreader.data.fingerprints import digest
 from fastreader.data.result_log import ResultLog, iter_results
 from fastreader.errors import ContextOverflowError, FastreaderError, InputError, NumericsError, OutOfBudgetError
@@ -142,11 +143,7 @@ OnError = Callable[[int, Example, FastreaderError], object]
 
 @checked
 def answer(
-    reader: ReaderProtocol,
-    question: str,
-    passages: Iterable[Passage | str],
-    k: int | None = None,
-    **options: Any,
+    reader: ReaderProtocol, question: str, passages: Iterable[PassageLike], k: int | None = None, **options: Any
 ) -> SureResult:
     """Answer a question by SuRe: candidates, a summary of the passages for each, and a vote over the summaries.
 
@@ -179,7 +176,7 @@ def answer(
 def ask(
     reader: ReaderProtocol,
     question: str,
-    passages: Iterable[Passage | str],
+    passages: Iterable[PassageLike],
     *,
     method: str = "sure",
     answers: Sequence[str] = (),
@@ -204,7 +201,7 @@ def ask(
         ContextOverflowError: as `answer`.
     """
     check_text("question", question)
-    example = Example(question.strip(), make_passages(passages), answers=list(answers))
+    example = Example(question.strip(), as_passages(passages), answers=list(answers))
     chosen = make_settings(settings, options)
     [outcome] = run_group([SureJob(example, method, chosen, Readers(reader, readers, STAGES))])
     if outcome.error is not None:

@@ -164,3 +164,47 @@ def test_claims_are_whole_words():
     assert changed.text == r"A Rhine\1 and a Nilegau." and changed.title == r"Rhine\1"
     (cut,) = instead(fr.Passage(f"The Nile, {LONG}end."), "Nile", ["Rhine"])
     assert cut.text.startswith("The Rhine, which") and 170 < len(cut.text) < 200 and not cut.text.endswith("end.")
+
+
+@pytest.mark.parametrize(
+    "candidates", [["the Nile", "the Seine"], ["ナイル川", "セーヌ川"], ["แม่น้ำ", "Seine"], ["x", "a b"]]
+)
+@pytest.mark.parametrize(
+    "passages", [["Cats sleep.", "Dogs bark."], ["眠い。"], ["...", "?!", "5"], ["Cats sleep."] * 3]
+)
+def test_passages_that_state_no_candidate(tiny_reader, passages, candidates):
+    found = fr.conflicts(tiny_reader, QUESTION, passages, candidates)
+    assert found.claims == [None] * len(passages) and np.isnan(found.texts).all()
+    assert found.consensus is None and found.odd is None and found.score == 0
+    assert "no passage states a candidate" in found.note and found.note in repr(found)
+    assert np.isfinite(found.logprobs).all() and found.logprobs.shape == (len(passages), 2)
+    again = Conflicts.from_dict(found.to_dict())
+    assert again.note == found.note and np.isnan(again.texts).all()
+
+
+@pytest.mark.parametrize(
+    ("candidate", "text", "wanted"),
+    [
+        ("東京", "日本の首都は東京です。", True),
+        ("京都", "日本の首都は東京です。", False),
+        ("กรุงเทพ", "เมืองหลวงคือกรุงเทพครับ", True),
+        ("서울", "수도는 서울이다.", True),
+        ("NASA", "それはNASAの計画。", True),
+        ("NASA", "それはNASAXの計画。", False),
+        ("1908", "在1908年。", True),
+        ("908", "在1908年。", False),
+        ("ភ្នំពេញ", "រាជធានីគឺភ្នំពេញនៅ", True),
+        ("Nile", "Niles", False),
+        ("Нил", "Река Нил.", True),
+        ("Нил", "Нила", False),
+        ("C++", "in C++11", False),
+        ("C++", "in C++.", True),
+    ],
+)
+def test_words_of_scripts_without_spaces(candidate, text, wanted):
+    assert stated(candidate, fr.Passage(text)) is wanted
+
+
+def test_claims_in_scripts_without_spaces(tiny_reader):
+    found = fr.conflicts(tiny_reader, "首都は?", ["首都は東京です。", "京都は古い都です。"], ["東京", "京都"])
+    assert found.claims == [0, 1] and not found.note and np.isfinite(found.texts).all()

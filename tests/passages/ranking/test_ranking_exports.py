@@ -1,6 +1,8 @@
 """Rankings as frames, as examples and as TREC runs that ir-measures reads."""
 
+import json
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -84,3 +86,16 @@ def test_runs_that_cannot_be_written(rankings, message, tmp_path):
     with pytest.raises(InputError, match="tag: expected"):
         fr.save_trec_run([ranking()], tmp_path / "run.trec", tag="two words")
     assert not list(tmp_path.iterdir())
+
+
+def test_a_ranking_keeps_what_belongs_to_its_question(tiny_reader, tmp_path):
+    passages = [fr.Passage("Cats.", id="a", is_gold=False, metadata={"page": 3}), fr.Passage("", "The Nile", id="b")]
+    example = fr.Example("Which river?", passages, ["the Nile"], ["the Nile", "x"], "q1", {"hop": 2, "method": "m"})
+    for method, options in (("query_likelihood", {}), ("moi", {"uncalibrated": True}), ("qg", {})):
+        ranked = fr.rerank(tiny_reader, example, method=method, **options)
+        back = ranked.to_example()
+        assert replace(back, passages=[]) == replace(example, passages=[])
+        assert sorted(p.id for p in back.passages) == ["a", "b"]
+        path = tmp_path / f"{method}.jsonl"
+        path.write_text(json.dumps(ranked.to_dict()) + "\n")
+        assert fr.load_examples(path) == [back]

@@ -80,7 +80,8 @@ def conflicts_table(found: Conflicts) -> RenderableType:
     verdict = "no passage contradicts the others" if found.odd is None else f"passage {found.odd + 1} is the odd one"
     agreed = "" if found.consensus is None else f"; the consensus is {found.candidates[found.consensus]!r}"
     cost = f"score {found.score:.2f}: {verdict}{agreed}. {found.stats.computed_tokens:,} tokens computed."
-    return Group(Text(found.question, style="bold"), table, Text(cost))
+    note = [Text(f"Note: {found.note}.", style="yellow")] if found.note else []
+    return Group(Text(found.question, style="bold"), table, Text(cost), *note)
 
 
 def reranked_table(ranked: Reranked) -> RenderableType:

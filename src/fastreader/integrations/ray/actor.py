@@ -123,7 +123,7 @@ class Actor:
         for id, outcome in outcomes:
             failed = isinstance(outcome, FastreaderError)
             columns["id"].append(id)
-            columns["result"].append(None if failed else json.dumps(outcome, ensure_ascii=False))
+            columns["result"].append(None if failed else json.dumps(outcome))
             columns["error"].append(written(outcome) if isinstance(outcome, FastreaderError) else None)
             columns["fatal"].append(self.failure is not None)
         text = pa.large_string()
@@ -132,7 +132,7 @@ class Actor:
 
 def written(error: FastreaderError) -> str:
     """Return an error as JSON."""
-    return json.dumps({"type": type(error).__name__, "message": str(error)}, ensure_ascii=False)
+    return json.dumps({"type": type(error).__name__, "message": str(error)})
 
 
 def raised(text: str) -> FastreaderError:
@@ -180,7 +180,7 @@ def stream(
         batch_size = min(batch_size, math.ceil(len(items) / pool.actors))  # work for every actor
         tables = []
         for start in range(0, len(items), batch_size):
-            texts = [json.dumps(values, ensure_ascii=False) for _, values in items[start : start + batch_size]]
+            texts = [json.dumps(values) for _, values in items[start : start + batch_size]]
             tables.append(pa.table({_COLUMN: pa.array(texts, pa.large_string())}))
         pool = dataclasses.replace(pool, actors=min(pool.actors, len(tables)))
         dataset = pool.map(ray.data.from_arrow(tables), Actor, {"work": work}, batch_size)

@@ -152,6 +152,7 @@ def answer_read(request: ReadRequest, reader: PackedReader, pooled: ServerPool) 
     if len(compared) > 1 and len(passages) > 1:
         found_odd = conflicts(reader, request.question, passages, compared)
         stats = stats + found_odd.stats
+        notes += [found_odd.note] if found_odd.note else []
     about, template, n = reader.describe(), Template().digest(), len(passages)
     found = find(about, template, n) if n > 1 else None
     if found is None and pooled.pool is not None and pooled.add(scores):

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from fastreader.core.checked import checked, checked_methods
-from fastreader.data.arguments import PassageLike, make_example
+from fastreader.data.arguments import make_example
+from fastreader.data.documents import PassageLike
 from fastreader.data.types import Example
 from fastreader.moi.calibration.store import find
 from fastreader.moi.quantities.position_bias import PositionBias, differing

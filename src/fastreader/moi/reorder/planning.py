@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from fastreader.core.checked import checked, checked_methods
 from fastreader.core.checks import check_choice, check_int, check_number, expect, require
-from fastreader.data.arguments import PassageLike, make_example
+from fastreader.data.arguments import make_example
+from fastreader.data.documents import PassageLike
 from fastreader.data.types import Example, Passage
 from fastreader.moi.calibration.pool import Pool
 from fastreader.moi.calibration.store import find

@@ -14,7 +14,8 @@ import numpy as np
 from fastreader.core.checked import checked
 from fastreader.core.checks import expect, random_generator, require
 from fastreader.core.tree import TreeStats
-from fastreader.data.arguments import PassageLike, make_example
+from fastreader.data.arguments import make_example
+from fastreader.data.documents import PassageLike
 from fastreader.data.types import Example
 from fastreader.moi.calibration.pool import Pool
 from fastreader.moi.quantities.observations import IntArray, Observations, observe

@@ -22,6 +22,11 @@ _STOP = frozenset(
         "whose will with would you",
     )
 )
+# Scripts whose words follow each other without a space, or with endings attached to them: Thai to Myanmar, Hangul,
+# Khmer, kana to Han, their compatibility forms, and Han beyond 16 bits.
+_UNSPACED = (
+    "\u0e00-\u0fff\u1000-\u109f\u1100-\u11ff\u1780-\u17ff\u2e80-\ud7ff\uf900-\ufaff\uff66-\uffdc\U00020000-\U0003ffff"
+)
 _PHRASE = 3  # words of a phrase in lower case
 
 
@@ -52,7 +57,10 @@ def spans(text: str) -> list[str]:
 
 
 def stated(candidate: str, passage: Passage) -> bool:
-    """Return whether the passage's text has the candidate as whole words, whatever the case."""
+    """Return whether the passage's text has the candidate as whole words, whatever the case.
+
+    A word may begin or end anywhere in scripts without spaces between words.
+    """
     return bool(_pattern(candidate).search(passage.text))
 
 
@@ -79,4 +87,7 @@ def _is_name(word: str) -> bool:
 
 def _pattern(text: str) -> re.Pattern[str]:
     words = r"\s+".join(map(re.escape, text.split()))
-    return re.compile(rf"(?<!\w){words}(?!\w)", re.IGNORECASE)
+    spaced = rf"[^\W{_UNSPACED}]"
+    before = rf"(?<!{spaced})" if re.match(rf"\s*[^{_UNSPACED}]", text) else ""
+    after = rf"(?!{spaced})" if re.search(rf"[^{_UNSPACED}]\s*$", text) else ""
+    return re.compile(before + words + after, re.IGNORECASE)

@@ -102,7 +102,7 @@ def gather(
     ratios = matrix[1:] - matrix[0]
     texts = np.full(ratios.shape, np.nan)
     claims: list[int | None] = [None] * len(passages)
-    for (i, k), values in zip(owners, scores.logprob[start:].reshape(len(owners), -1), strict=True):
+    for (i, k), values in zip(owners, scores.logprob[start:].reshape(len(owners), len(others)), strict=True):
         claim = claims[i]
         if claim is None or ratios[i, k] > ratios[i, claim]:
             claims[i] = k

@@ -11,7 +11,8 @@ from fastreader.core.checked import checked
 from fastreader.core.checks import check_int, expect
 from fastreader.core.protocol import ScoringReader
 from fastreader.core.tree import TreeStats
-from fastreader.data.arguments import PassageLike, check_candidates, make_example
+from fastreader.data.arguments import check_candidates, make_example
+from fastreader.data.documents import PassageLike
 from fastreader.data.types import Example
 from fastreader.passages.conflicts.evidence import Evidence, gather, propose
 from fastreader.passages.conflicts.judge import Verdict, judge
@@ -20,6 +21,7 @@ from fastreader.reader.prompts.template import Template, as_template
 from fastreader.statistics.measures.answers import normalise
 
 ReaderLike = ScoringReader | str | os.PathLike[str]
+NOTHING_STATED = "no passage states a candidate word for word, so none is compared with the others"
 
 
 @checked
@@ -49,6 +51,10 @@ def conflicts(
         template: the prompt's texts.
         max_batch_tokens: maximum number of tokens computed in one pass; None decides by free memory.
 
+    Returns:
+        The evidence and the odd passage. If no passage states a candidate, there is no consensus and no odd passage,
+        and a `note` says so.
+
     Raises:
         InputError: if there is no passage, fewer than two candidates are given, or two of them are equal.
         ContextOverflowError: if a passage is longer than the model's context.
@@ -69,15 +75,20 @@ def conflicts(
     tops, stats = None, TreeStats(0, 0, 0, 0)
     if not given:
         given, tops, stats = propose(reader, example, prompts, max_batch_tokens)
+    note = ""
     if given:
         found = gather(reader, example, given, tops, prompts, max_batch_tokens)
         verdict = judge(found.logprobs - found.closed_book, found.texts)
+        if all(claim is None for claim in found.claims):  # readings alone make no passage odd
+            verdict = Verdict(verdict.supports, None, np.zeros(len(found.claims)))
+            note = NOTHING_STATED
     else:
         count = len(example.passages)
         unknown: list[int | None] = [None] * count
         nothing = np.zeros((count, 0))
         found = Evidence(nothing, np.zeros(0), nothing, unknown, TreeStats(0, 0, 0, 0))
         verdict = Verdict(unknown, None, np.zeros(count))
+        note = "no passage has a name, a number or a phrase to compare"
     return Conflicts(
         question=example.question,
         candidates=given,
@@ -92,4 +103,5 @@ def conflicts(
         stats=stats + found.stats,
         reader=reader.describe(),
         id=example.id,
+        note=note,
     )

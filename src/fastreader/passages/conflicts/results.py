@@ -31,13 +31,15 @@ class Conflicts(SavedRecord):
         claims: N indices of the candidate that each passage states; None if it states no candidate.
         supports: N indices of the candidate whose log-probability ratio the passage raises most; None if it raises no
             candidate.
-        consensus: index of the candidate that the passages' readings and texts agree on most; None without candidates.
+        consensus: index of the candidate that the passages' readings and texts agree on most; None without candidates,
+            or if no passage states one.
         odd_scores: float64 [N], how much a passage's own text and its reading speak against its claim; above 0, the
             passage contradicts the consensus.
         proposed: whether the candidates come from the passages.
         stats: tokens.
         reader: name, device, dtype and precision of the reader.
         id: the question's identifier.
+        note: why the passages are not compared; empty if they are.
     """
 
     question: str
@@ -53,6 +55,7 @@ class Conflicts(SavedRecord):
     stats: TreeStats
     reader: dict[str, str]
     id: str | None = None
+    note: str = ""
 
     _indent = None
     _nulls: ClassVar = {"texts": np.nan}
@@ -87,7 +90,7 @@ class Conflicts(SavedRecord):
         for i, (support, odd) in enumerate(zip(self.supports, self.odd_scores, strict=True)):
             pull = "no candidate" if support is None else f"{self.candidates[support]} {self.ratios[i, support]:+.2f}"
             lines.append(f"  {'>' if i == self.odd else ' '} passage {i}: {pull}, odd {odd:+.2f}")
-        return "\n".join(lines)
+        return "\n".join([*lines, *([f"note: {self.note}"] if self.note else [])])
 
     def to_dict(self) -> dict[str, Any]:
         """Return all attributes as JSON values, with ratios, score and odd passage, and null for NaN."""

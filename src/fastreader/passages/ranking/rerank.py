@@ -183,7 +183,8 @@ def _ranking(
     for i, passage in enumerate(example.passages):
         if i not in known:
             results.append(RerankResult(i, passage, 0.0, note=EMPTY))
-    return Reranked(example.question, results, method, stats, note, example.id)
+    about = (example.id, example.answers, example.candidates, example.metadata)
+    return Reranked(example.question, results, method, stats, note, *about)
 
 
 def sigmoid(value: float) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, overload
 
 from fastreader.core.frames import data_frame, listing
@@ -45,7 +45,7 @@ class Reranked:
         method: its name.
         stats: tokens of the texts that were scored, and tokens computed for them.
         note: cautions; empty if there is nothing to report.
-        id: the question's identifier.
+        id, answers, candidates, metadata: the question's, as in `Example`.
     """
 
     question: str
@@ -54,6 +54,9 @@ class Reranked:
     stats: TreeStats
     note: str = ""
     id: str | None = None
+    answers: list[str] = field(default_factory=list)
+    candidates: list[str] = field(default_factory=list)
+    metadata: dict[str, Any] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.results)
@@ -92,7 +95,7 @@ class Reranked:
     def to_example(self) -> Example:
         """Return the question with its passages in order of relevance, which becomes their score."""
         passages = [dataclasses.replace(result.passage, score=result.relevance) for result in self.results]
-        return Example(self.question, passages, id=self.id)
+        return Example(self.question, passages, self.answers, self.candidates, self.id, self.metadata)
 
     def to_pandas(self) -> Any:
         """Return a pandas DataFrame with a row for each passage, in order of relevance.
@@ -121,10 +124,13 @@ class Reranked:
         return data_frame(rows, _FRAME)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything as JSON values."""
+        """Return everything as JSON values, which `load_examples` reads as `to_example` returns them."""
         return {
             "id": self.id,
             "question": self.question,
+            "answers": self.answers,
+            "candidates": self.candidates,
+            "metadata": self.metadata,
             "method": self.method,
             "note": self.note,
             "total_tokens": self.stats.total_tokens,

@@ -14,7 +14,7 @@ from fastreader.core.checked import checked
 from fastreader.core.checks import expect
 from fastreader.core.protocol import TextOrTokens
 from fastreader.data import Passage
-from fastreader.data.arguments import make_passages
+from fastreader.data.documents import PassageLike, as_passages
 from fastreader.data.types import whole_text
 from fastreader.errors import MissingExtraError
 from fastreader.models.loading.sentence_encoders import Encoder, load_encoder
@@ -198,18 +198,18 @@ def _by_summary(task: Task, summary: str) -> list[int]:
 
 
 @checked
-def rerank_passages(text: str, passages: Iterable[Passage | str], settings: Settings | None = None) -> list[int]:
+def rerank_passages(text: str, passages: Iterable[PassageLike], settings: Settings | None = None) -> list[int]:
     """Return the indices of the passages by cosine similarity of sentence embeddings to `text`, the nearest first.
 
     Args:
         text: a text, for example the `rationale` of a `SureResult`.
-        passages: passages or texts.
+        passages: anything that `fastreader.data.documents.as_passages` takes.
         settings: decides the encoder.
 
     Raises:
         InputError: if `passages` holds anything else.
     """
-    found = make_passages(passages)
+    found = as_passages(passages)
     if not found:
         return []
     similarity = encoder_similarity(settings or Settings(), text, found)
