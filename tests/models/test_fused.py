@@ -10,7 +10,7 @@ from torch import nn
 from transformers.models.llama import modeling_llama
 
 from fastreader import Reader
-from fastreader.models.rewriting.fused import FusedAttention, FusedFeedForward, FusedLayer, FusedNorm
+from fastreader.models.rewriting.fused import FusedAttention, FusedFeedForward, FusedLayer, FusedNorm, match
 
 LAYERS = 3
 # family: fused layers, and attention, feed-forward and norm modules in three layers
@@ -125,3 +125,56 @@ def test_a_borrowed_model_keeps_its_modules():
     Reader.load((model, byte_tokenizer()), precision="fast")
     assert {name: type(module) for name, module in model.named_modules()} == before
     assert isinstance(model.model.layers[0].self_attn.q_proj, nn.Linear)
+
+
+class SwappedByNumber(modeling_llama.LlamaMLP):
+    """Computes something else in the last layer, by a number that all layers have as `layer_idx`."""
+
+    def forward(self, x):
+        gate, up = self.gate_proj(x), self.up_proj(x)
+        return self.down_proj(self.act_fn(up) * gate if self.layer_idx == LAYERS - 1 else self.act_fn(gate) * up)
+
+
+class HalvedByNumber(modeling_llama.LlamaDecoderLayer):
+    def forward(self, hidden_states, **named):
+        out = super().forward(hidden_states, **named)
+        return (hidden_states + out) / 2 if self.self_attn.layer_idx == LAYERS - 1 else out
+
+
+def test_layers_of_one_structure_are_tried_once(monkeypatch):
+    tried = []
+    for name in ("_same_layer", "_projects_alike"):
+        original = getattr(match, name)
+        monkeypatch.setattr(match, name, lambda *a, own=original, name=name: tried.append(name) or own(*a))
+    reader = Reader.load((tiny("Llama"), byte_tokenizer()), precision="exact")
+    assert counts(reader) == FUSED["Llama"]
+    assert tried.count("_same_layer") == 1 and tried.count("_projects_alike") <= 4
+
+
+@pytest.mark.parametrize("precision", ["fast", "exact"])
+@pytest.mark.parametrize(("kind", "left"), [(SwappedByNumber, (2, 3, 2, 7)), (HalvedByNumber, (2, 3, 3, 7))])
+def test_a_layer_that_differs_by_its_number_alone_keeps_its_own_code(kind, left, precision):
+    model = tiny("Llama")
+    for number, layer in enumerate(model.model.layers):
+        changed = layer.mlp if kind is SwappedByNumber else layer
+        changed.__class__ = kind
+        changed.layer_idx = number
+    reader = Reader.load((model, byte_tokenizer()), precision=precision)
+    assert counts(reader) == left
+    if precision == "exact":
+        assert_equals_own_forward(reader, model)
+
+
+@pytest.mark.parametrize("activation", ["silu", "gelu_pytorch_tanh"])
+def test_a_layer_of_zeros_decides_nothing_for_the_others(activation):
+    """Models are extended by layers whose outputs are zero, with which every activation agrees."""
+    model = tiny("Llama", hidden_act=activation)
+    with torch.no_grad():
+        model.model.layers[0].mlp.down_proj.weight.zero_()
+        model.model.layers[0].self_attn.o_proj.weight.zero_()
+    reader = Reader.load((model, byte_tokenizer()), precision="exact")
+    assert counts(reader) == FUSED["Llama"]
+    assert {layer.mlp.activation for layer in reader.local_model.model.model.base_model.layers[1:]} == {
+        {"silu": "silu", "gelu_pytorch_tanh": "gelu_tanh"}[activation]
+    }
+    assert_equals_own_forward(reader, model)

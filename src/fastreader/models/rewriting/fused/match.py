@@ -5,6 +5,8 @@ attention with familiar parts gets a fused counterpart (`ops.pointwise`, joined 
 inputs, and the counterpart replaces the module only if they agree to rounding: also on large values, which some
 families clip, and at the last positions, where some scale their queries. So a family that computes something else keeps
 its own code, and nothing depends on a list of class names.
+
+Modules of one structure are tried once (`trials`). If the model's final states then differ, each is tried.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator
 from contextlib import ExitStack
+from itertools import chain
 from typing import Any
 
 import torch
@@ -37,10 +40,12 @@ from fastreader.models.rewriting.fused.parts import (
 from fastreader.models.rewriting.fused.trace import (
     AttentionCall,
     LayerCall,
+    final_states,
     trace_attention,
     trace_layers,
     trace_scaled_attention,
 )
+from fastreader.models.rewriting.fused.trials import Trials
 from fastreader.models.rewriting.recurrent import has_mixers
 from fastreader.ops.pointwise import ACTIVATIONS
 
@@ -54,23 +59,42 @@ _LARGE = 1024.0  # times a usual input: beyond the bounds of families that clip
 @torch.no_grad()
 def fuse_parts(draft: Draft) -> None:
     """Replace norms, feed-forwards and attention layers of an upcast draft that have an equal counterpart."""
+    before = final_states(draft)
+    for trials in (Trials(), Trials(remembers=False)):
+        replaced = _fuse_parts(draft, trials)
+        if not trials.remembered or _close(final_states(draft), before, _tolerance(draft)):
+            return
+        _put_back(draft, replaced)
+
+
+def _fuse_parts(draft: Draft, trials: Trials) -> list[tuple[str, nn.Module]]:
+    """Replace the parts, and return the old ones by name."""
     base = draft.base
+    replaced: list[tuple[str, nn.Module]] = []
+
+    def replace(name: str, module: nn.Module | None) -> None:
+        if module is not None:
+            replaced.append((name, base.get_submodule(name)))
+            replace_module(base, name, module)
+
     with ExitStack() as stack:  # rounded products would hide one activation behind another
         for module in list(base.modules()):
             if isinstance(module, UpcastLinear):
                 stack.enter_context(module.exact())
         for name, module in list(base.named_modules()):
-            if (norm := _norm(module) or _gated_norm(module)) is not None:
-                replace_module(base, name, norm)
-        for name, module in list(base.named_modules()):
-            if (feed_forward := _feed_forward(draft, name, module, stack)) is not None:
-                replace_module(base, name, feed_forward)
+            replace(name, _norm(module) or _gated_norm(module))
+        modules = list(base.named_modules())
+        undecided: list[tuple[str, nn.Module]] = []  # tried again after the others, from which they may take it
+        for name, module in chain(modules, undecided):
+            fused = _feed_forward(draft, name, module, stack, trials)
+            if fused is not None and trials.ambiguous and (name, module) not in undecided:
+                undecided.append((name, module))
+            else:
+                replace(name, fused)
         near, *far = [trace_attention(draft, start) for start in draft.starts]
         for name, call in near.items():
-            module = base.get_submodule(name)
-            calls = [call, *(other[name] for other in far), trace_scaled_attention(module, call, _LARGE)]
-            if (attention := _attention(draft, name, calls, stack)) is not None:
-                replace_module(base, name, attention)
+            replace(name, _attention(draft, name, [call, *(other[name] for other in far)], stack, trials))
+    return replaced
 
 
 @torch.no_grad()
@@ -79,18 +103,29 @@ def fuse_layers(draft: Draft) -> None:
     base = draft.base
     mixed = has_mixers(draft.model)
     traces = [trace_layers(draft, start) for start in draft.starts]
-    replaced = {}
-    for name in traces[0][0]:
-        module = base.get_submodule(name)
-        if (layer := _layer(module, [calls[name] for calls, _ in traces], draft.products, mixed)) is not None:
-            replaced[name] = module
-            replace_module(base, name, layer)
-    tolerance = _BF16_TOLERANCE if draft.products == "fast" else _SOFTMAX_TOLERANCE
-    for start, (_, before) in zip(draft.starts, traces, strict=True):
-        if replaced and not _close(trace_layers(draft, start)[1], before, tolerance):
-            for name, module in replaced.items():
-                base.set_submodule(name, module)
+    for trials in (Trials(), Trials(remembers=False)):
+        replaced = []
+        for name in traces[0][0]:
+            module = base.get_submodule(name)
+            calls = [calls[name] for calls, _ in traces]
+            if (layer := _layer(module, calls, draft.products, mixed, trials)) is not None:
+                replaced.append((name, module))
+                replace_module(base, name, layer)
+        pairs = zip(draft.starts, traces, strict=True)
+        if all(_close(final_states(draft, start), before, _tolerance(draft)) for start, (_, before) in pairs):
             return
+        _put_back(draft, replaced)
+        if not trials.remembered:
+            return
+
+
+def _put_back(draft: Draft, replaced: list[tuple[str, nn.Module]]) -> None:
+    for name, module in reversed(replaced):
+        draft.base.set_submodule(name, module)
+
+
+def _tolerance(draft: Draft) -> float:
+    return _BF16_TOLERANCE if draft.products == "fast" else _SOFTMAX_TOLERANCE
 
 
 def describe(model: Any) -> str:
@@ -147,7 +182,9 @@ def _norm_weight(module: nn.Module, kind: str) -> tuple[Tensor, float] | None:
     return (weight, float(epsilon)) if weight.dim() == 1 else None
 
 
-def _feed_forward(draft: Draft, name: str, module: nn.Module, stack: ExitStack) -> FusedFeedForward | None:
+def _feed_forward(
+    draft: Draft, name: str, module: nn.Module, stack: ExitStack, trials: Trials
+) -> FusedFeedForward | None:
     children = dict(module.named_children())
     names = ["gate_up_proj"] if "gate_up_proj" in children else ["gate_proj", "up_proj"]
     inner = [layer for child in names if (layer := draft.layers.get(f"{name}.{child}")) is not None]
@@ -155,18 +192,24 @@ def _feed_forward(draft: Draft, name: str, module: nn.Module, stack: ExitStack) 
     adapted = any(isinstance(child, nn.ModuleList) for child in children.values())  # Zamba2's has one a layer
     if len(inner) < len(names) or not isinstance(down, UpcastLinear) or adapted:
         return None
-    usual = _random(TOKENS, inner[0].in_features, inner[0].weight)[None]
-    expected = [(rows, module(rows)) for rows in (usual, usual * _LARGE)]
     joined = JoinedLinear(inner, draft.products, draft.owned)
     stack.enter_context(joined.exact())
-    for activation in ACTIVATIONS:
+    expected: list[tuple[Tensor, Tensor]] = []
+
+    def agrees(activation: str) -> bool:
+        if not expected:
+            usual = _random(TOKENS, inner[0].in_features, inner[0].weight)[None]
+            expected.extend((rows, module(rows)) for rows in (usual, usual * _LARGE))
         fused = FusedFeedForward(joined, down, activation)
-        if all(_close(fused(rows), output) for rows, output in expected):
-            return fused
-    return None
+        return all(_close(fused(rows), output) for rows, output in expected)
+
+    activation = trials.choose(module, ACTIVATIONS, agrees)
+    return None if activation is None else FusedFeedForward(joined, down, activation)
 
 
-def _attention(draft: Draft, name: str, calls: list[AttentionCall], stack: ExitStack) -> FusedAttention | None:
+def _attention(
+    draft: Draft, name: str, calls: list[AttentionCall], stack: ExitStack, trials: Trials
+) -> FusedAttention | None:
     module = draft.base.get_submodule(name)
     children = dict(module.named_children())
     names = ["qkv_proj"] if "qkv_proj" in children else ["q_proj", "k_proj", "v_proj"]
@@ -197,16 +240,22 @@ def _attention(draft: Draft, name: str, calls: list[AttentionCall], stack: ExitS
     fused = FusedAttention(module, joined, out, (heads, key_heads, size), norms, gate)
     fused.constants = first.constants
     stack.enter_context(joined.exact())
-    for rotates in (True, False):
+
+    def agrees(rotates: bool) -> bool:
         fused.rotates = rotates
-        if all(_projects_alike(fused, call) for call in calls):
-            break
-    else:
+        if len(calls) == len(draft.starts):
+            calls.append(trace_scaled_attention(module, first, _LARGE))
+        if not all(_projects_alike(fused, call) for call in calls):
+            return False
+        state: TreePass = first.arguments[KEYWORD]
+        state.calls.clear()
+        return _close(fused(**first.arguments)[0], first.output, _SOFTMAX_TOLERANCE)
+
+    rotates = trials.choose(module, (True, False), agrees, first.constants)
+    if rotates is None:
         return None
-    state: TreePass = first.arguments[KEYWORD]
-    state.calls.clear()
-    output, _ = fused(**first.arguments)
-    return fused if _close(output, first.output, _SOFTMAX_TOLERANCE) else None
+    fused.rotates = rotates
+    return fused
 
 
 def _projects_alike(fused: FusedAttention, call: AttentionCall) -> bool:
@@ -224,22 +273,24 @@ def _projects_alike(fused: FusedAttention, call: AttentionCall) -> bool:
     )
 
 
-def _layer(module: nn.Module, calls: list[LayerCall], precision: str, mixed: bool) -> FusedEnd | None:
+def _layer(module: nn.Module, calls: list[LayerCall], precision: str, mixed: bool, trials: Trials) -> FusedEnd | None:
     candidates = list(_candidates(module, mixed))
-    if not candidates:
-        return None
+    chosen = trials.choose(
+        module, range(len(candidates)), lambda i: _same_layer(module, candidates[i], calls, precision)
+    )
+    return None if chosen is None else candidates[chosen]
+
+
+def _same_layer(module: nn.Module, fused: FusedEnd, calls: list[LayerCall], precision: str) -> bool:
     large = LayerCall(calls[0].input * _LARGE, calls[0].arguments, calls[0].output, calls[0].state)
     large.output = _output(module, large)
     # Far from the usual input, the differences looked for are larger than one bit of a rounded operand.
     tolerance = _BF16_TOLERANCE if precision == "fast" else _SOFTMAX_TOLERANCE
-    first, *others = [*calls, large]
-    for fused in candidates:
-        if not all(_close(_output(fused, call), call.output, tolerance) for call in (first, *others)):
-            continue
-        rounds = precision in ("fast", "high")  # a last bit of a sum may move a term by one of bfloat16's
-        if _same_unrounded(module, fused, first) if rounds else _close(_output(fused, first), first.output):
-            return fused
-    return None
+    if not all(_close(_output(fused, call), call.output, tolerance) for call in (*calls, large)):
+        return False
+    if precision in ("fast", "high"):  # a last bit of a sum may move a term by one of bfloat16's
+        return _same_unrounded(module, fused, calls[0])
+    return _close(_output(fused, calls[0]), calls[0].output)
 
 
 def _candidates(module: nn.Module, mixed: bool) -> Iterator[FusedEnd]:

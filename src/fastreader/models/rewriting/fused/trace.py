@@ -83,6 +83,13 @@ def trace_layers(draft: Draft, start: int) -> tuple[dict[str, LayerCall], Tensor
     return calls, states
 
 
+def final_states(draft: Draft, start: int = 0) -> Tensor:
+    """Return the final hidden states [T, E] of a few tokens from position `start`."""
+    state, tokens, positions = sample(draft, draft.products, start)
+    with torch.inference_mode():
+        return state.run(draft.model, tokens, positions)
+
+
 def _takes_pass(module: nn.Module, arguments: dict[str, Any]) -> bool:
     """Return whether a module that holds its pass could receive it, and names no argument that others do not know."""
     parameters = signature(module.forward).parameters.values()
