@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from pathlib import Path
 from unittest.mock import patch
@@ -22,6 +23,12 @@ hypothesis.settings.load_profile("untimed")
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with the longest files, so that no process works on one alone at the end."""
     items.sort(key=lambda item: not item.path.name.endswith("suites.py"))
+
+
+def pytest_collection_finish() -> None:
+    """Leave what is imported and collected by now out of later collections of garbage, each of which passes over it."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

@@ -24,6 +24,7 @@ from fastreader.reader.local_model import LocalModel
 from fastreader.reader.prompts.encoder import TextEncoder
 from fastreader.reader.session import Session, open_session
 
+_WORTH_RETURNING = 1 << 24  # bytes of weights; collecting garbage passes over every object of the process
 # transformers changes PyTorch's default type and patches its initialisers while it loads.
 _loading = threading.RLock()
 if hasattr(os, "register_at_fork"):
@@ -140,12 +141,14 @@ class Reader(ReaderBase):
         """Return the reader of a name, a path or a pair."""
         with _loading:
             loaded = load(options)
+            weights = sum(parameter.nbytes for parameter in loaded.model.parameters())
             reader = cls(loaded, options.check)
             if not loaded.given:
                 reader.local_model.model.release_original()  # nobody else has it, so that weights are not held twice
                 reader._loaded_from = replace(options.from_anywhere(), name=loaded.name)
                 del loaded
-                return_freed()
+                if weights > _WORTH_RETURNING:
+                    return_freed()
             return reader
 
     def __repr__(self) -> str:
