@@ -31,6 +31,11 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+def pytest_unconfigure() -> None:
+    """Let the interpreter's last collection find everything, as some libraries complain of what it leaves."""
+    gc.unfreeze()
+
+
 @pytest.fixture(scope="session")
 def packaged_folder() -> Path:
     """The packaged reader's folder. `make test` pulls it first and sets FASTREADER_REQUIRE_MODEL."""

@@ -87,7 +87,7 @@ class Completion(Reply):
 
     @property
     def cached_tokens(self) -> int | None:
-        """Tokens of the prompt that were in the engine's cache; None if unknown."""
+        """Tokens of the prompt that were in the engine's cache, or None if unknown."""
         details = self.usage and self.usage.prompt_tokens_details
         return details.cached_tokens if details else None
 
@@ -116,7 +116,7 @@ def parse(body: bytes, kind: type[ReplyType], url: str) -> ReplyType:
     """Return the reply in a body.
 
     Raises:
-        EngineError: if it is no JSON object of this kind; the message names the engine's address and the field.
+        EngineError: if it is no JSON object of this kind, with the address and the field.
     """
     try:
         return kind.model_validate_json(body)
