@@ -15,6 +15,7 @@ from helpers.support import PACKAGED, byte_tokenizer, tiny_llama
 from fastreader.models.loading.packaged import folder_of, is_cached
 from fastreader.ops.dispatch import SERVED
 
+_LOADED = {}  # packaged readers by how they were loaded
 # A first call loads or compiles something, and a machine may be busy: seconds are for benchmarks to judge.
 hypothesis.settings.register_profile("untimed", deadline=None)
 hypothesis.settings.load_profile("untimed")
@@ -89,3 +90,23 @@ def model(tmp_path_factory):
     tiny_llama().save_pretrained(folder)
     byte_tokenizer(chat=True).save_pretrained(folder)
     return str(folder)
+
+
+@pytest.fixture(scope="module")
+def loaded_once():
+    """`Reader.load` of a packaged reader returns one loaded before by equal arguments, for tests of something else."""
+    from fastreader import Reader
+
+    original = Reader._loaded
+
+    def load(options):
+        if str(options.model) != PACKAGED:
+            return original(options)
+        key = repr(options)
+        if key not in _LOADED:
+            _LOADED[key] = original(options)
+            _LOADED[key].close = lambda: None
+        return _LOADED[key]
+
+    with patch.object(Reader, "_loaded", load):
+        yield

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.usefixtures("loaded_once")
+
 NOTEBOOK = Path(__file__).parent.parent / "examples" / "tour.ipynb"
 
 

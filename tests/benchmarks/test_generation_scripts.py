@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from helpers.support import QUESTIONS, byte_tokenizer, tiny_llama
 
+pytestmark = pytest.mark.usefixtures("loaded_once")
+
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 

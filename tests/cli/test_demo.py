@@ -18,6 +18,8 @@ from fastreader.cli.tables.scores import heat_map
 from fastreader.core.tree import TreeStats
 from fastreader.scoring.results import PermutationScores
 
+pytestmark = pytest.mark.usefixtures("loaded_once")
+
 REPORT = Path(__file__).parents[2] / "studies" / "results" / "evidence" / "report.json"
 
 

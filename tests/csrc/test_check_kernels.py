@@ -20,7 +20,7 @@ def program(tmp_path_factory):
     stubs = "".join(f"const Kernels* {name}(Mode) {{ return nullptr; }}\n" for name in others)
     absent.write_text(f'#include "kernels.h"\nnamespace fastreader {{\n{stubs}}}\n')
     kernels = [ROOT / "csrc" / name for name in ("isa.cpp", "kernels_portable.cpp")]
-    command = [COMPILER, "-std=c++20", "-O1", "-ffp-contract=fast", f"-I{ROOT / 'csrc'}", "-o", folder / "check"]
+    command = [COMPILER, "-std=c++20", "-Og", "-ffp-contract=fast", f"-I{ROOT / 'csrc'}", "-o", folder / "check"]
     subprocess.run([*command, ROOT / "tests/csrc/check_kernels.cpp", absent, *kernels], check=True)
     return folder / "check"
 

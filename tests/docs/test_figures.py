@@ -14,6 +14,8 @@ import numpy as np
 import pytest
 from lib import moi_report
 
+pytestmark = pytest.mark.usefixtures("loaded_once")
+
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "moi-baselines.md"
 ALIASES = {  # names of the tables' rows that are not names of methods

@@ -7,10 +7,13 @@ import sys
 from pathlib import Path
 from unittest import mock
 
+import pytest
 from eor_cases import WEB, WIKI, passage_file
 
 from fastreader import cli
 from fastreader.eor import Voter
+
+pytestmark = pytest.mark.usefixtures("loaded_once")
 
 PAGE = Path(__file__).parents[2] / "docs" / "eor.md"
 

@@ -17,6 +17,8 @@ from lib.shared import rows_of
 import fastreader as fr
 from fastreader.moi.calibration.store import SHIPPED, find
 
+pytestmark = pytest.mark.usefixtures("loaded_once")
+
 STUDIES = Path(__file__).parents[2] / "studies"
 
 EXAMPLES = STUDIES.parent / "examples" / "questions.jsonl"

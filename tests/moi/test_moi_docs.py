@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 from helpers.support import byte_tokenizer, tiny_llama
 
+pytestmark = pytest.mark.usefixtures("loaded_once")
+
 ROOT = Path(__file__).parents[2]
 
 

@@ -439,13 +439,14 @@ def test_normalisations_by_hand():
 def test_real_reader_on_a_bundled_question(packaged_reader, packaged_model):
     """End to end, real text and model: the packed numbers are the model's own."""
     example = load_examples(QUESTIONS)[0]
-    scores = score_permutations(packaged_reader, example, permutations="cyclic")
-    assert scores.stats.sharing_ratio > 3
-    pieces = encode(packaged_reader.encoder, Template(), example.question, example.passages, example.candidates)
+    passages, candidates = example.passages[:3], example.candidates[:2]  # in float64, one after another
+    scores = score_permutations(packaged_reader, example.question, passages, candidates, permutations="cyclic")
+    assert scores.stats.sharing_ratio > 1.5
+    pieces = encode(packaged_reader.encoder, Template(), example.question, passages, candidates)
     model = copy.deepcopy(packaged_model).double()  # in float32 it is off by as much as ours
-    context = pieces.head + pieces.body(scores.permutations[3].tolist()) + pieces.tail()
+    context = pieces.head + pieces.body(scores.permutations[2].tolist()) + pieces.tail()
     own = [w.sum() for w in one_by_one(model, [(context, c) for c in pieces.candidates])]
-    assert own == pytest.approx(scores.logprobs[3], abs=1e-4)
+    assert own == pytest.approx(scores.logprobs[2], abs=1e-4)
 
 
 @pytest.mark.parametrize(("precision", "mean", "most"), [("high", 0.001, 0.005), ("fast", 0.15, 0.5)])
