@@ -159,6 +159,9 @@ struct PackArgs {
   Source weight; // [F, E]
   int64_t width, size, padded_size, strips;
   void* packed;
+  // Powers of two by which the columns are multiplied, [padded_size]; the inputs are divided by them. Read only for integers
+  // with scales.
+  const float* columns;
 };
 
 // Token-wise ops: fp32 rows in, the type of the next operand out.

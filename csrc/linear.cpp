@@ -3,6 +3,10 @@
 #include <ATen/ATen.h>
 #include <torch/library.h>
 
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
 #include "linear.h"
 
 namespace fastreader {
@@ -104,6 +108,32 @@ Activation activation_of(c10::string_view name) {
 
 namespace {
 
+constexpr int kFarApart = 3, kFurthest = 60; // binary exponents
+
+// Return powers of two that bring columns far from the others of their 32 near to them. A column that is small throughout
+// the weight would lose its bits to the others in the integers of one scale, though its inputs may be large.
+at::Tensor column_powers(const at::Tensor& weight, int64_t padded_size) {
+  const at::Tensor powers = at::ones({padded_size}, at::kFloat);
+  const at::Tensor norms = at::linalg_vector_norm(weight, 1, at::IntArrayRef{0}, false, at::kFloat).contiguous();
+  const float* norm = norms.const_data_ptr<float>();
+  float* power = powers.mutable_data_ptr<float>();
+  for (int64_t from = 0; from < weight.size(1); from += kStrip) {
+    const int64_t to = std::min(from + kStrip, weight.size(1));
+    std::vector<int> exponents;
+    for (int64_t k = from; k < to; ++k) {
+      if (std::isnormal(norm[k])) exponents.push_back(std::ilogb(norm[k]));
+    }
+    if (exponents.empty()) continue;
+    const auto middle = exponents.begin() + static_cast<int64_t>(exponents.size() / 2);
+    std::nth_element(exponents.begin(), middle, exponents.end());
+    for (int64_t k = from; k < to; ++k) {
+      const int away = std::isnormal(norm[k]) ? *middle - std::ilogb(norm[k]) : 0;
+      if (std::abs(away) >= kFarApart) power[k] = std::ldexp(1.0f, std::clamp(away, -kFurthest, kFurthest));
+    }
+  }
+  return powers;
+}
+
 at::Tensor pack_weight(const at::Tensor& weight_in, const InputPrecision& input_precision, c10::string_view isa_name) {
   TORCH_CHECK(weight_in.dim() == 2 && (weight_in.scalar_type() == at::kFloat || weight_in.scalar_type() == at::kBFloat16),
               "linear_pack: the CPU kernel takes a weight [F, E] in float32 or bfloat16, got ", weight_in.sizes(), " ",
@@ -119,6 +149,8 @@ at::Tensor pack_weight(const at::Tensor& weight_in, const InputPrecision& input_
   a.strips = (a.width + kStrip - 1) / kStrip;
   const at::Tensor packed = at::empty({kernels.packed_bytes(a.strips, a.padded_size)}, weight.options().dtype(at::kByte));
   a.packed = packed.mutable_data_ptr();
+  const at::Tensor powers = mode == Mode::scaled ? column_powers(weight, a.padded_size) : at::Tensor();
+  if (powers.defined()) a.columns = powers.const_data_ptr<float>();
   run_tasks(kernels, a.strips, kernels.pack_weight_workspace(a),
             [&](int64_t strip, void* workspace) { kernels.pack_weight(a, strip, workspace); });
   return packed;

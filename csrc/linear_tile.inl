@@ -51,8 +51,13 @@ FR_INLINE void stage_rows(const Source& source, int64_t first, int64_t count, in
   }
 }
 
-// Write 32 values as integers of at most kMostInteger, and return their scale: NaN if a value is not finite.
-FR_INLINE float scale_values(const float* values, int16_t* out) {
+// Where half of 32 values are this many times smaller than their largest, the integers of one scale would round them more
+// coarsely than bf16 does: what they leave is multiplied too.
+constexpr float kCoarse = 96;
+
+// Write 32 values as integers of at most kMostInteger, and return their scale: NaN if a value is not finite. `coarse` is set
+// if one scale does not suffice.
+FR_INLINE float scale_values(const float* values, int16_t* out, bool* coarse = nullptr) {
   vf most{};
   vi odd{};
   for (int64_t i = 0; i < kScaled; i += kWidth) {
@@ -63,6 +68,15 @@ FR_INLINE float scale_values(const float* values, int16_t* out) {
   float largest = 0;
   for (int i = 0; i < kWidth; ++i) largest = most[i] > largest ? most[i] : largest;
   const bool finite = !any(odd);
+  if (coarse != nullptr) {
+    const vf bound = fill(largest / kCoarse);
+    int small = 0;
+    for (int64_t i = 0; i < kScaled; i += kWidth) {
+      const vf x = load(values + i);
+      small += count((larger(x, -x) < bound) & (x != vf{}));
+    }
+    *coarse = finite && small >= kScaled / 2;
+  }
   // Below, the factor would overflow; such values are zero beside any other.
   const float factor = finite && largest > 1e-30f ? kMostInteger / largest : 0.0f;
   for (int64_t i = 0; i < kScaled; i += kWidth) {
@@ -76,12 +90,12 @@ FR_INLINE float scale_values(const float* values, int16_t* out) {
   return finite ? (factor > 0 ? largest / kMostInteger : 0.0f) : std::numeric_limits<float>::quiet_NaN();
 }
 
-// Bytes of a packed weight: its strips, then their scales.
+// Bytes of a packed weight: its strips, then their scales, then the factors of its inputs.
 template <typename F>
 int64_t packed_bytes(int64_t strips, int64_t padded) {
   const int64_t values = strips * kStrip * padded;
   return values * F::TW * static_cast<int64_t>(sizeof(typename F::Weight)) +
-         (kScales<F> ? values / kScaled * static_cast<int64_t>(sizeof(float)) : 0);
+         (kScales<F> ? (values / kScaled + padded) * static_cast<int64_t>(sizeof(float)) : 0);
 }
 
 // The scales of a strip of a packed weight, [padded / 32][32].
@@ -92,6 +106,16 @@ FR_INLINE float* strip_scales(const A& a, const void* packed, int64_t strip) {
   return const_cast<float*>(reinterpret_cast<const float*>(first)) + strip * a.padded_size;
 }
 
+// What the columns of the input are multiplied by, since those of the weight were divided by it, [padded].
+template <typename F, typename A>
+FR_INLINE float* column_factors(const A& a, const void* packed) {
+  return strip_scales<F>(a, packed, a.strips);
+}
+
+FR_INLINE void multiply_values(float* values, const float* factors, int64_t n) {
+  for (int64_t i = 0; i < n; i += kWidth) store(values + i, load(values + i) * load(factors + i));
+}
+
 template <typename F>
 void pack_weight(const PackArgs& a, int64_t strip, void* workspace) {
   using T = typename F::Weight;
@@ -100,12 +124,16 @@ void pack_weight(const PackArgs& a, int64_t strip, void* workspace) {
   if constexpr (kScales<F>) {
     float* row = reinterpret_cast<float*>(static_cast<char*>(workspace) + size * static_cast<int64_t>(sizeof(T)));
     float* scales = strip_scales<F>(a, a.packed, strip);
+    if (strip == 0) {
+      for (int64_t k = 0; k < a.padded_size; ++k) column_factors<F>(a, a.packed)[k] = 1 / a.columns[k];
+    }
     for (int64_t i = 0; i < kStrip; ++i) {
       if (i < count) {
         load_row<float, 1>(row_of(a.weight, first + i, 0), a.weight.bf16, a.size, a.padded_size, row, 0);
       } else {
         std::memset(row, 0, a.padded_size * sizeof(float));
       }
+      multiply_values(row, a.columns, a.padded_size);
       for (int64_t k = 0; k < a.padded_size; k += kScaled) {
         scales[k + i] = scale_values(row + k, staging + i * a.padded_size + k);
       }
@@ -132,12 +160,28 @@ void unpack_strip(const LinearArgs& a, int64_t strip, void* packed) {
   unpack_columns<T, TERMS>(strip_of(a.blocks, strip), a.padded_size, 0, a.padded_size, out);
 }
 
+// What the integers of one scale leave of some blocks of 32 inputs: again integers and a scale each, found from the block's
+// number in its row by `first`, and from one of them to another row's by `next`; -1 ends both.
+struct Rest {
+  int16_t* values; // [count][32]
+  float* scales;
+  int32_t *rows, *next, *first;
+  int32_t count;
+};
+
+FR_INLINE float sum_of(const int16_t* values, float scale) {
+  int32_t sum = 0;
+  for (int64_t c = 0; c < kScaled; ++c) sum += values[c];
+  return static_cast<float>(sum) * scale;
+}
+
 // Load up to 32 rows with every 32 columns together, [padded / 32][32][32]: the data of one step of a product are then
 // contiguous, and 32 rows of any depth do not compete for a few sets of the cache. Scales are [padded / 32][32], and so are
-// the sums of 32 values, which a weight with offsets needs.
+// the sums of 32 values, which a weight with offsets needs. Row 0 is row `at` of `rest`.
 template <typename F>
 FR_INLINE void stage_columns(const Source& source, int64_t first, int64_t count, int64_t size, int64_t padded,
-                             typename F::Input* out, int64_t term_stride, float* scales, float* sums) {
+                             typename F::Input* out, int64_t term_stride, float* scales, float* sums,
+                             const float* factors, Rest& rest, int64_t at) {
   using T = typename F::Input;
   const int64_t width = source.bf16 ? 2 : 4;
   const int64_t computed = computed_rows<T>(count); // the others are not read
@@ -152,11 +196,18 @@ FR_INLINE void stage_columns(const Source& source, int64_t first, int64_t count,
       } else if constexpr (kScales<F>) {
         alignas(64) float values[kStrip];
         load_row<float, 1>(row + k * width, source.bf16, lesser(kStrip, size - k), kStrip, values, 0);
-        scales[k + i] = scale_values(values, to);
-        if constexpr (kBlocks<F>) {
-          int32_t sum = 0;
-          for (int64_t c = 0; c < kStrip; ++c) sum += to[c];
-          sums[k + i] = static_cast<float>(sum) * scales[k + i];
+        if constexpr (!kBlocks<F>) multiply_values(values, factors + k, kStrip);
+        bool coarse;
+        scales[k + i] = scale_values(values, to, &coarse);
+        if constexpr (kBlocks<F>) sums[k + i] = sum_of(to, scales[k + i]);
+        if (coarse) {
+          for (int64_t c = 0; c < kStrip; ++c) values[c] -= static_cast<float>(to[c]) * scales[k + i];
+          int16_t* const left = rest.values + rest.count * kScaled;
+          rest.scales[rest.count] = scale_values(values, left);
+          if constexpr (kBlocks<F>) sums[k + i] += sum_of(left, rest.scales[rest.count]);
+          rest.rows[rest.count] = static_cast<int32_t>(at + i);
+          rest.next[rest.count] = rest.first[k / kScaled];
+          rest.first[k / kScaled] = rest.count++;
         }
       } else {
         load_row<T, F::TI>(row + k * width, source.bf16, lesser(kStrip, size - k), kStrip, to, term_stride);
@@ -175,6 +226,7 @@ struct Rows {
   int64_t padded, term;
   float* wide; // memory for a widened chunk of a strip
   UnpackedPart<typename F::Input> part; // and for an unpacked one
+  Rest rest;
 };
 
 // Call body<R>(row) for the rows of a strip from 0 on, R at a time, as `gemm_few` does; `rows` is a value of
@@ -190,6 +242,35 @@ FR_INLINE void by_rows(int64_t rows, const Body& body) {
     default: break;
   }
   for (int64_t row = 0; row < rows; row += FR_ROWS) body.template operator()<FR_ROWS>(row);
+}
+
+// Add the products of what one scale left of rows begin to end in columns low to high, by column. A weight of blocks is
+// unpacked for them unless columns low to high are (`unpacked`).
+template <typename F>
+FR_INLINE void add_rest(const LinearArgs& a, const Rows<F>& rows, int64_t strip, int64_t begin, int64_t end, float* out,
+                        int64_t out_stride, int64_t low, int64_t high, bool unpacked) {
+  const Rest& rest = rows.rest;
+  for (int64_t from = low; rest.count > 0 && from < high; from += kScaled) {
+    int32_t i = rest.first[from / kScaled];
+    if (i < 0) continue;
+    const int16_t* weight;
+    const float* scales;
+    if constexpr (kBlocks<F>) {
+      if (!unpacked) unpack_columns<int16_t, 1>(strip_of(a.blocks, strip), a.padded_size, from, from + kScaled, rows.part);
+      const int64_t at = unpacked ? from - low : 0;
+      weight = rows.part.values + at * kStrip;
+      scales = rows.part.scales + at;
+    } else {
+      weight = static_cast<const int16_t*>(a.packed) + (strip * a.padded_size + from) * kStrip;
+      scales = strip_scales<F>(a, a.packed, strip) + from;
+    }
+    for (; i >= 0; i = rest.next[i]) {
+      const int64_t row = rest.rows[i];
+      if (row < begin || row >= end) continue;
+      float* to = out + (row - begin) * out_stride;
+      rows_scaled<1>(rest.values + i * kScaled, rest.scales + i, 0, 0, weight, scales, to, kScaled, true, out_stride);
+    }
+  }
 }
 
 // Multiply by one strip of a weight of blocks, as `multiply_strip` does by others: a chunk of its depth is unpacked into
@@ -229,6 +310,13 @@ FR_INLINE void multiply_unpacked(const LinearArgs& a, const Rows<F>& rows, int64
         const T* left = rows.staged + (row - rows.direct_rows) * rows.padded + from * kStrip;
         gemm_few<T, F::TI, F::TW, kBlock>({left, rows.term}, kStrip, kStrip * kStrip, right, to, computed, depth, sum,
                                           out_stride);
+      }
+    }
+    if constexpr (kScales<F>) { // at the same columns whatever a chunk is, so that sums do not depend on the other rows
+      const int64_t past = from + depth;
+      const int64_t low = (past - 1) / kDepth<F> * kDepth<F>;
+      if (past % kDepth<F> == 0 || past == a.padded_size) {
+        add_rest<F>(a, rows, strip, begin, end, out, out_stride, low, past, low == from);
       }
     }
   }
@@ -301,6 +389,7 @@ FR_INLINE void multiply_strip(const LinearArgs& a, const Rows<F>& rows, int64_t 
       }
     }
   }
+  if constexpr (kScales<F>) add_rest<F>(a, rows, strip, begin, end, out, out_stride, 0, a.padded_size, true);
 }
 
 // Store the products, or add them to the output. Rows and columns that do not fill a strip go through the buffer and
@@ -353,6 +442,7 @@ struct LinearSpace {
   float *scales, *sums; // [row_block / 32][padded]
   float* wide; // a chunk of a strip
   UnpackedPart<typename F::Input> part; // also
+  Rest rest; // of up to all blocks
   float* buffer; // [row_block][2][32]
 
   // Return the bytes of the workspace; set the pointers if it is given.
@@ -368,6 +458,14 @@ struct LinearSpace {
     take(space.staged, F::TI * a.row_block * a.padded_size);
     take(space.scales, kScales<F> ? a.row_block / kStrip * a.padded_size : 0);
     take(space.sums, kScales<F> && kBlocks<F> ? a.row_block / kStrip * a.padded_size : 0);
+    if constexpr (kScales<F>) {
+      const int64_t most = a.row_block * a.padded_size / kScaled;
+      take(space.rest.values, most * kScaled);
+      take(space.rest.scales, most);
+      take(space.rest.rows, most);
+      take(space.rest.next, most);
+      take(space.rest.first, a.padded_size / kScaled);
+    }
     take(space.wide, kWidens<F> ? kDepth<F> * kStrip : 0);
     if constexpr (kBlocks<F>) {
       space.part.term_stride = kDepth<F> * kStrip;
@@ -387,7 +485,10 @@ void linear(const LinearArgs& a, int64_t block, int64_t slice, void* workspace) 
   LinearSpace<F>::layout(a, workspace, &space);
   const int64_t begin = block * a.row_block, rows = lesser(a.row_block, a.rows - begin);
   const int64_t term = a.row_block * a.padded_size;
-  Rows<F> operand{nullptr, 0, 0, space.staged, space.scales, space.sums, a.padded_size, term, space.wide, space.part};
+  Rows<F> operand{nullptr, 0, 0, space.staged, space.scales, space.sums, a.padded_size, term, space.wide, space.part, space.rest};
+  if constexpr (kScales<F>) {
+    for (int64_t k = 0; k < a.padded_size / kScaled; ++k) operand.rest.first[k] = -1;
+  }
   if constexpr (std::is_same_v<T, bf16> && F::TI == 1) {
     if (a.input.bf16 && a.size == a.padded_size) {
       operand.direct = static_cast<const bf16*>(row_of(a.input, begin, 0));
@@ -399,7 +500,8 @@ void linear(const LinearArgs& a, int64_t block, int64_t slice, void* workspace) 
     const int64_t at = (row - operand.direct_rows) * a.padded_size;
     stage_columns<F>(a.input, begin + row, lesser(kStrip, rows - row), a.size, a.padded_size, space.staged + at, term,
                      kScales<F> ? space.scales + at / kStrip : nullptr,
-                     kScales<F> && kBlocks<F> ? space.sums + at / kStrip : nullptr);
+                     kScales<F> && kBlocks<F> ? space.sums + at / kStrip : nullptr,
+                     kScales<F> && !kBlocks<F> ? column_factors<F>(a, a.packed) : nullptr, operand.rest, row);
   }
   const int64_t strips = a.after == After::gate ? a.strips / 2 : a.strips;
   const int64_t low = slice * a.slice_strips, high = lesser(low + a.slice_strips, strips);

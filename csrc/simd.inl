@@ -33,6 +33,21 @@ FR_INLINE bool any(vi mask) {
 #endif
 }
 
+// Return how many lanes of a mask are set.
+FR_INLINE int count(vi mask) {
+#if FR_AVX512
+  return __builtin_popcount(_mm512_movepi32_mask((__m512i)mask));
+#elif FR_NEON
+  return -vaddvq_s32((int32x4_t)mask);
+#elif FR_WIDTH == 8
+  return __builtin_popcount(_mm256_movemask_ps((__m256)mask));
+#else
+  int set = 0;
+  for (int i = 0; i < kWidth; ++i) set -= mask[i];
+  return set;
+#endif
+}
+
 // Not from <algorithm>: older machines could run a copy of a standard template compiled here.
 FR_INLINE int64_t lesser(int64_t a, int64_t b) { return a < b ? a : b; }
 FR_INLINE int32_t minimum_of(const int32_t* p, int64_t n) {

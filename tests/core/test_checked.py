@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import threading
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -12,6 +15,7 @@ import numpy.typing as npt
 import pytest
 
 from fastreader import Passage
+from fastreader.core import checked as compiling
 from fastreader.core.checked import Accepts, accept, checked, checked_methods, checked_options, kind_of
 from fastreader.errors import InputError
 
@@ -182,3 +186,27 @@ def test_a_value_without_a_repr_is_shown_by_its_type():
 
     with pytest.raises(InputError, match=r"^x: expected text, got a Broken without a repr"):
         accept("x", Broken(), kind_of(str))
+
+
+@pytest.mark.parametrize("round", range(3))
+def test_first_calls_in_threads_at_once_check_as_a_later_call(monkeypatch, round):
+    """Hints are evaluated at the first call, which may import modules and so lets other threads run."""
+
+    @checked
+    def place(question: str, passages: TEXTS, /, *others: int, seed: int = 0) -> tuple[Any, ...]:
+        return question, passages, others, seed
+
+    evaluated = compiling._evaluated
+    monkeypatch.setattr(compiling, "_evaluated", lambda *args: (time.sleep(0.002), evaluated(*args))[1])
+    together = threading.Barrier(6)
+
+    def call(_: int) -> Any:
+        together.wait()
+        return place("q", ["a"], 1, 2, seed=3)
+
+    with ThreadPoolExecutor(6) as pool:
+        assert list(pool.map(call, range(6))) == [("q", ["a"], (1, 2), 3)] * 6
+    for wrong, name in [((["q"], ["a"]), "question"), (("q", "a"), "passages"), (("q", ["a"], "b"), "others")]:
+        with pytest.raises(InputError, match=f"^{name}: "):
+            place(*wrong)
+    assert place("q", ["a"], 1, seed=2) == ("q", ["a"], (1,), 2)

@@ -162,11 +162,21 @@ std::vector<double> operand(const Vector& values, int64_t size, Mode mode, bool 
     for (size_t row = 0; row < values.size(); row += size) {
       for (int64_t from = 0; from < size; from += 32) {
         const int64_t to = std::min(from + 32, size);
-        float most = 0;
-        for (int64_t k = from; k < to; ++k) most = std::max(most, std::fabs(values[row + k]));
-        const float factor = most > 0 ? 8191 / most : 0, scale = most > 0 ? most / 8191 : 0;
-        for (int64_t k = from; k < to; ++k) {
-          out[row + k] = static_cast<double>(std::nearbyint(values[row + k] * factor)) * scale;
+        float left[32], most = 0;
+        for (int64_t k = from; k < to; ++k) left[k - from] = values[row + k], most = std::max(most, std::fabs(values[row + k]));
+        int64_t small = 0;
+        for (int64_t k = 0; k < to - from; ++k) small += left[k] != 0 && std::fabs(left[k]) < most / 96;
+        const int terms = !weight && small >= 16 ? 2 : 1;
+        std::fill(out.begin() + row + from, out.begin() + row + to, 0.0);
+        for (int term = 0; term < terms; ++term) {
+          most = 0;
+          for (int64_t k = 0; k < to - from; ++k) most = std::max(most, std::fabs(left[k]));
+          const float factor = most > 0 ? 8191 / most : 0, scale = most > 0 ? most / 8191 : 0;
+          for (int64_t k = 0; k < to - from; ++k) {
+            const float rounded = std::nearbyint(left[k] * factor);
+            out[row + from + k] += static_cast<double>(rounded) * scale;
+            left[k] = std::fma(-rounded, scale, left[k]);
+          }
         }
       }
     }
@@ -194,6 +204,14 @@ void check_linear(const Kernels& kernels, Mode mode, const Shape& s, After after
     std::fill(input_values.begin(), input_values.end(), -0.5f);
     std::fill(weight_values.begin(), weight_values.end(), 0.25f);
   }
+  Vector columns(round_up(s.size, kStrip), 1.0f);
+  if (mode == Mode::scaled && !constant) { // massive inputs, small columns of the weight that meet them, and powers for those
+    for (int64_t k = s.rows % 32; k < s.size; k += 32) {
+      columns[k] = std::ldexp(1.0f, static_cast<int>(k % 21));
+      for (int64_t r = 0; r < s.rows; r += 1 + s.rows % 3) input_values[r * s.size + k] *= columns[k];
+      for (int64_t f = 0; f < s.width; ++f) weight_values[f * s.size + k] /= columns[k];
+    }
+  }
   const Stored input(input_values, s.half_input), weight(weight_values, half_weight);
   const Vector bias = random.normals(s.width);
 
@@ -205,6 +223,7 @@ void check_linear(const Kernels& kernels, Mode mode, const Shape& s, After after
   pack.strips = round_up(s.width, kStrip) / kStrip;
   Memory packed(kernels.packed_bytes(pack.strips, pack.padded_size)), packing(kernels.pack_weight_workspace(pack));
   pack.packed = packed.get();
+  pack.columns = columns.data();
   for (int64_t strip = 0; strip < pack.strips; ++strip) kernels.pack_weight(pack, strip, packing.get());
 
   LinearArgs a{};
@@ -237,8 +256,11 @@ void check_linear(const Kernels& kernels, Mode mode, const Shape& s, After after
   }
   kernels.leave();
 
-  const std::vector<double> left = operand(input.values, s.size, mode, false);
-  const std::vector<double> right = operand(weight.values, s.size, mode, true);
+  Vector inputs = input.values, weights = weight.values;
+  for (size_t i = 0; i < inputs.size(); ++i) inputs[i] /= columns[i % s.size];
+  for (size_t i = 0; i < weights.size(); ++i) weights[i] *= columns[i % s.size];
+  const std::vector<double> left = operand(inputs, s.size, mode, false);
+  const std::vector<double> right = operand(weights, s.size, mode, true);
   Check& check = report[std::string("linear ") + name_of(mode) + to_bf16(half_out)];
   const auto product = [&](int64_t r, int64_t f, double* bound) {
     double sum = 0, size = 0;
@@ -274,7 +296,8 @@ void check_poisoned(const Kernels& kernels, Mode mode, float poison, Report& rep
   Vector input = random.normals(rows * size);
   const Stored weight(random.normals(width * size), mode == Mode::widened || mode == Mode::bf16x2);
   input[2 * size + 40] = poison;
-  PackArgs pack{{weight.data(), weight.half, size, 0}, width, size, size, 1, nullptr};
+  const Vector columns(size, 1.0f);
+  PackArgs pack{{weight.data(), weight.half, size, 0}, width, size, size, 1, nullptr, columns.data()};
   Memory packed(kernels.packed_bytes(1, size)), packing(kernels.pack_weight_workspace(pack));
   pack.packed = packed.get();
   kernels.pack_weight(pack, 0, packing.get());

@@ -85,6 +85,25 @@ def test_int16_rounds_only_the_inputs(name, isa, monkeypatch):
         assert torch.equal(ours, whole[:rows])  # whatever the other rows
 
 
+@pytest.mark.parametrize("isa", INSTRUCTION_SETS)
+@pytest.mark.parametrize("name", FORMATS)
+def test_int16_of_massive_inputs_keeps_the_others_of_their_block(name, isa, monkeypatch):
+    monkeypatch.setenv("FASTREADER_CPU_ISA", isa)
+    weight, values = packed(name, 96, 768)
+    inputs = torch.randn(200, 768, generator=torch.Generator().manual_seed(1))
+    inputs[::3, 7::32] *= 1e4
+    layer = prepare(BlockTensor(weight), "int16")
+    ours = linear(inputs, layer, precision="int16")
+    error = ours - inputs.double() @ values.double().T
+    others = inputs.clone()
+    others[:, 7::32] = 0  # of no row's size: what one scale would have left of them is nothing
+    rest = linear(others, layer, precision="int16") - others.double() @ values.double().T
+    massive = inputs[:, 7::32].double().abs() @ values[:, 7::32].double().abs().T
+    assert (error.abs() <= 2 * rest.abs().max() + 1e-6 * massive).all()
+    for rows in (1, 2, 3, 9, 33):
+        assert torch.equal(linear(inputs[:rows], layer, precision="int16"), ours[:rows])
+
+
 def test_joined_weights_multiply_as_one_and_keep_one_copy():
     parts = [packed(name, width, 512, i) for i, (name, width) in enumerate([("Q4_K", 64), ("Q6_K", 32), ("Q4_1", 40)])]
     tensors = [BlockTensor(weight) for weight, _ in parts]

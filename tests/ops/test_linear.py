@@ -1,5 +1,6 @@
 import copy
 
+import numpy as np
 import pytest
 import torch
 from cpu_cases import available
@@ -80,6 +81,47 @@ def test_int16_of_large_small_and_odd_values(monkeypatch, isa):
     assert got[3:].isnan().all()
     worst = linear(torch.full((1, 32), 8191.0), torch.full((1, 32), -8191.0), precision="int16", impl="cpu")
     assert worst.item() == pytest.approx(-(8191.0**2) * 32, rel=1e-7)
+
+
+def crafted(seed):
+    """A layer of inputs with massive values, in every place of a block, and the weights that meet them."""
+    generator, rng = torch.Generator().manual_seed(seed), np.random.default_rng(seed)
+    rows, depth, width = 5, int(rng.choice([64, 96, 130])), 40
+    x = torch.randn(rows, depth, generator=generator)
+    weight = torch.randn(width, depth, generator=generator)
+    size, places = 10 ** rng.uniform(2, 6), np.arange(depth)[seed % 32 :: 32]
+    match seed % 5:
+        case 0:
+            x[:, places], weight[:, places] = x[:, places] * size, weight[:, places] / size
+        case 1:
+            x[:, places], weight[:, places] = x[:, places] / size, weight[:, places] * size
+        case 2:  # what most of the outputs do not read
+            x[:, places] *= size
+            weight[1:, places] = 0
+        case 3:  # up to half of a block
+            several = np.isin(np.arange(depth) % 32, rng.choice(32, int(rng.integers(2, 17)), replace=False))
+            x[:, several], weight[:, several] = x[:, several] * size, weight[:, several] / size
+        case 4:  # in one row, as of the first token
+            x[1, places] *= size
+            weight[:, places] /= size
+    return x, weight.bfloat16()
+
+
+@no_extension
+@pytest.mark.parametrize("isa", available(products=True))
+def test_int16_of_massive_values_is_as_near_as_bfloat16(monkeypatch, isa):
+    """Relative to each row and each column of the result: one that massive values do not reach has its own size."""
+    monkeypatch.setenv("FASTREADER_CPU_ISA", isa)
+    for seed in range(240):
+        x, weight = crafted(seed)
+        true = x.double() @ weight.double().T
+        rounded = x.bfloat16().double() @ weight.double().T - true
+        packed = prepare(weight, "int16")
+        error = linear(x, packed, precision="int16") - true
+        assert torch.equal(linear(x[1:2], packed, precision="int16"), linear(x, packed, precision="int16")[1:2])
+        for axis in (0, 1):
+            size = true.norm(dim=axis)
+            assert (error.norm(dim=axis) / size).max() <= 3 * (rounded.norm(dim=axis) / size).max(), seed
 
 
 @no_extension

@@ -217,3 +217,18 @@ def test_a_child_of_a_parent_with_two_threads(precision):
     script = FORK.format(path=sys.path, precision=precision)
     done = subprocess.run([sys.executable, "-c", script], env=environment, timeout=120, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+@can_fork
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_a_child_forked_while_texts_are_encoded_encodes(tiny_reader):
+    """All locks of a reader are new there, the tokenizer's too."""
+    with tiny_reader.encoder._lock, tiny_reader.local_model.lock:
+        child = os.fork()
+        if not child:
+            done: list[list[int]] = []
+            encoding = threading.Thread(target=lambda: done.append(tiny_reader.encoder.piece("a b")), daemon=True)
+            encoding.start()
+            encoding.join(10)
+            os._exit(0 if done and done[0] else 1)
+        assert os.waitpid(child, 0)[1] == 0

@@ -165,12 +165,12 @@ def accept(name: str, value: Any, kind: HintKind) -> Any:
 def _with_checks(function: Callable[..., Any], at: str) -> Callable[..., Any]:
     """Return the function with its arguments checked, `at` before their names in messages."""
     parameters = inspect.signature(function).parameters.values()
-    by_name: dict[str, HintKind] = {}
-    by_place: list[tuple[str, HintKind]] = []
-    others = (at, _ANYTHING)
+    compiled: tuple[dict[str, HintKind], list[tuple[str, HintKind]], tuple[str, HintKind]] | None = None
 
-    def compile_hints() -> None:
-        nonlocal others
+    def compile_hints() -> tuple[dict[str, HintKind], list[tuple[str, HintKind]], tuple[str, HintKind]]:
+        by_name: dict[str, HintKind] = {}
+        by_place: list[tuple[str, HintKind]] = []
+        others = (at, _ANYTHING)
         for parameter in parameters:
             kind = _ANYTHING
             if parameter.annotation is not parameter.empty and parameter.kind is not parameter.VAR_KEYWORD:
@@ -181,11 +181,14 @@ def _with_checks(function: Callable[..., Any], at: str) -> Callable[..., Any]:
             elif parameter.kind is not parameter.KEYWORD_ONLY:
                 by_place.append(named)
             by_name.setdefault(parameter.name, kind)
+        return by_name, by_place, others
 
     @functools.wraps(function)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        if not by_name:
-            compile_hints()
+        nonlocal compiled
+        if compiled is None:  # in threads at once each computes the same; a lock would be held in a forked child
+            compiled = compile_hints()
+        by_name, by_place, others = compiled
         passed = list(args)
         for place, (value, (name, kind)) in enumerate(zip(args, chain(by_place, repeat(others)), strict=False)):
             if kind is not _ANYTHING and type(value) not in kind.whole:

@@ -1,11 +1,33 @@
-"""Names of a package that load on first use, so that importing the package imports none of its modules."""
+"""Names of a package that load on first use, and attributes computed on first use."""
 
 from __future__ import annotations
 
 import importlib
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from functools import cached_property as cached_property
+else:
+
+    class cached_property:
+        """Compute an attribute on first use, as functools' does from Python 3.12 on: without a lock.
+
+        Until 3.11 all instances share a lock, which a child forked during a first use would wait for.
+        """
+
+        def __init__(self, compute: Callable[[Any], Any]) -> None:
+            self.compute = compute
+            self.__doc__ = compute.__doc__
+
+        def __set_name__(self, owner: type, name: str) -> None:
+            self.name = name
+
+        def __get__(self, instance: Any, owner: type | None = None) -> Any:
+            if instance is None:
+                return self
+            return vars(instance).setdefault(self.name, self.compute(instance))  # threads at once keep one value
 
 
 def lazy_names(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:

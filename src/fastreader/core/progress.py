@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -56,6 +57,15 @@ class _WithoutBars:
 
 
 _lock = threading.Lock()
+
+
+def _renew_lock() -> None:
+    global _lock
+    _lock = threading.Lock()  # a thread that a forked child does not have may hold the other
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_lock)
 _inside: list[TextIO] = []  # standard error as the first thread found it, once for each thread inside
 
 

@@ -11,13 +11,13 @@ import numpy as np
 
 from fastreader.core.checked import accept, kind_of
 from fastreader.core.checks import check_int, expect
+from fastreader.core.forks import repair_in_children
 from fastreader.core.options import MOST_NEW_TOKENS
 from fastreader.core.tree import PrefixTree, TokenPairs, Tokens, partition
 from fastreader.errors import ContextOverflowError, FastreaderError, OutOfBudgetError
 from fastreader.models.machine import memory
 from fastreader.models.machine.arithmetic import Arithmetic
 from fastreader.models.tree_model import TreeModel
-from fastreader.reader.forks import repair_in_children
 from fastreader.reader.prompts.encoder import TextEncoder
 
 _PAIRS, _TOKENS = kind_of(Sequence[Sequence[Any]]), kind_of(Tokens)

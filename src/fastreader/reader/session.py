@@ -9,13 +9,13 @@ from typing import Any, NoReturn
 
 from fastreader.core.checked import checked
 from fastreader.core.checks import check_int, check_texts, expect, located
+from fastreader.core.forks import repair_in_children
 from fastreader.core.protocol import TextOrTokens
 from fastreader.core.tree import PrefixTree, TreeStats
 from fastreader.errors import ContextOverflowError, FastreaderError, NotReloadableError, OutOfBudgetError
 from fastreader.models.machine import memory
 from fastreader.models.passes.prefix_cache import PrefixCache
 from fastreader.reader.base import ReaderBase
-from fastreader.reader.forks import repair_in_children
 from fastreader.reader.local_model import LocalModel
 from fastreader.reader.loglikelihood import Admit
 

@@ -7,10 +7,10 @@ import os
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 from fastreader.core.checks import require
+from fastreader.core.lazy import cached_property
 from fastreader.data import Example
 from fastreader.errors import InputError
 from fastreader.noise.labels import same_text

@@ -6,6 +6,7 @@ import functools
 import math
 from collections.abc import Sequence
 
+from fastreader.core.lazy import cached_property
 from fastreader.data import Example, Passage, load_passages
 from fastreader.data.fingerprints import file_stamp
 from fastreader.noise.layouts import FILL, Layout, LayoutSpec, StillFits, layout
@@ -62,24 +63,24 @@ class PassageProvider:
                     raise
                 count = 2 * len(materials.random)
 
-    @functools.cached_property
+    @cached_property
     def _passages(self) -> list[Passage]:
         """The pool of passages to draw from."""
         if self._source not in ("others", "words"):
             return _file(self._source, file_stamp(self._source))
         return list({(p.title, p.text): p for e in self.everything for p in e.passages}.values())
 
-    @functools.cached_property
+    @cached_property
     def _random(self) -> RandomSource:
         if self._source == "words":
             return RandomWords.of(self._passages, seed=self._seed)
         return DistractorPool(self._passages, self._seed)
 
-    @functools.cached_property
+    @cached_property
     def _titles(self) -> dict[str, list[Passage]]:
         return by_title(self._passages) if self._hard else {}
 
-    @functools.cached_property
+    @cached_property
     def _others(self) -> list[Example]:
         return [example for example in self.everything if example.answers] if self._hard else []
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from fastreader import study as studies
 from fastreader.core.checked import checked
+from fastreader.core.lazy import cached_property
 from fastreader.data import Example
 from fastreader.data.answer_cache import Cache
 from fastreader.errors import FastreaderError
@@ -96,14 +97,14 @@ class _StudyTask:
             cost = dataclasses.asdict(cached.total)
             yield group["id"], {"reader": reader.describe(), "rows": rows, "cost": cost}
 
-    @functools.cached_property
+    @cached_property
     def _cells(self) -> list[Cell]:
         return cells_of(self.study)
 
-    @functools.cached_property
+    @cached_property
     def _folder(self) -> tempfile.TemporaryDirectory[str]:
         return tempfile.TemporaryDirectory(prefix="fastreader-")
 
-    @functools.cached_property
+    @cached_property
     def _cache(self) -> Cache:
         return Cache(Path(self._folder.name) / "cache.sqlite")

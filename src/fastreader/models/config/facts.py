@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import torch
 
+from fastreader.core.lazy import cached_property
 from fastreader.errors import ContextOverflowError, UnsupportedModelError
 from fastreader.models.config import windows
 

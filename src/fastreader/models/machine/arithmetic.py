@@ -12,7 +12,7 @@ import os
 import platform
 import time
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Literal, cast
@@ -20,6 +20,7 @@ from typing import Literal, cast
 import torch
 
 from fastreader.core.checks import check_choice, expect, rejecting
+from fastreader.core.lazy import cached_property
 from fastreader.data.files import cache_dir, write_json
 from fastreader.data.fingerprints import digest
 from fastreader.ops import extension

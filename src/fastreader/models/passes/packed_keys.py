@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -11,6 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from fastreader.core.lazy import cached_property
 from fastreader.core.tree import IntArray, PrefixTree
 from fastreader.models.config.windows import Chunk, Window
 from fastreader.models.passes.key_values import KeyValues, Reuse

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 import torch
 from torch import nn
 
+from fastreader.core.lazy import cached_property
 from fastreader.models.config.facts import context_length, rotary_regimes
 from fastreader.models.config.windows import Window, layer_windows
 from fastreader.models.rewriting import experts, quantised, recurrent

@@ -12,6 +12,7 @@ import numpy as np
 
 from fastreader.core.checked import checked_methods
 from fastreader.core.checks import check_int, check_output, expect, located, rebuilding
+from fastreader.core.forks import repair_in_children
 from fastreader.data.files import read_object, write_json
 from fastreader.moi.calibration.settling import LEAST, Look, is_look, look
 from fastreader.moi.quantities.observations import Observations
@@ -48,6 +49,11 @@ class Pool:
         check_int("most", most, LEAST)
         self._most = most
         self._kept: dict[_Key, _Kept] = {}
+        self.after_fork()
+        repair_in_children(self)
+
+    def after_fork(self) -> None:
+        """Replace the lock, which a thread that a forked child does not have may hold."""
         self._lock = threading.Lock()
 
     def __repr__(self) -> str:

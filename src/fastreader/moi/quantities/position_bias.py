@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,6 +12,7 @@ import numpy as np
 from fastreader.core.checked import checked
 from fastreader.core.checks import check_choice, check_number, expect, require
 from fastreader.core.drawing import COLOURS, new_figure
+from fastreader.core.lazy import cached_property
 from fastreader.data.record import SavedRecord
 from fastreader.moi.quantities.observations import KINDS, FloatArray, finite
 from fastreader.moi.quantities.score_noise import Noise

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ import numpy.typing as npt
 from scipy.linalg import helmert
 from scipy.special import gammaln
 
+from fastreader.core.lazy import cached_property
 from fastreader.moi.quantities.observations import FloatArray, IntArray, Observations
 from fastreader.moi.quantities.score_noise import Noise, covariance, whitener
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ import torch
 from torch import Tensor
 
 from fastreader.core.checks import expect
+from fastreader.core.lazy import cached_property
 from fastreader.ops.extension import define
 from fastreader.ops.upload import Upload, Uploaded
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from fastreader.core.lazy import cached_property
 from fastreader.ops import extension
 from fastreader.ops.extension import LIBRARY, define
 from fastreader.ops.linear.blocks import BlockTensor, BlockWeight

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from fastreader.core.lazy import cached_property
 from fastreader.ops.recurrent.chains import Chains, IntArray, Walks, chains
 
 _WORKSPACE = 64 * 2**20  # bytes of a batch of chunks

@@ -9,12 +9,13 @@ schedule takes a few NumPy passes over (tile, run) pairs, and there are few such
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
+
+from fastreader.core.lazy import cached_property
 
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]

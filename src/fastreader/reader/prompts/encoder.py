@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fastreader.core.checks import check_tokens, expect, located, require
+from fastreader.core.forks import repair_in_children
 from fastreader.core.protocol import TextOrTokens
 from fastreader.errors import FastreaderError, InputError, UnsupportedModelError
 
@@ -66,11 +67,16 @@ class TextEncoder:
         self.tokenizer = tokenizer
         # Whether special tokens are read is a state of the Rust tokenizer, hence the copy and the lock.
         self._own = _private_copy(tokenizer)
-        self._lock = threading.Lock()
+        self.after_fork()
+        repair_in_children(self)
         self._trusted: dict[str, list[int]] = {}  # the few texts of templates
         self._frames: dict[tuple[str, str | None, str, bool], ChatFrame] = {}
         self.bos = self._leading_special()
         self._anchors = self._find_anchors()
+
+    def after_fork(self) -> None:
+        """Replace the lock, which a thread that a forked child does not have may hold."""
+        self._lock = threading.Lock()
 
     def piece(self, text: str, *, first: bool = False, trusted: bool = False) -> list[int]:
         """Return the token ids of one piece.

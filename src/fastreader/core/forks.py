@@ -1,12 +1,11 @@
-"""Repair readers and sessions in a forked child, before it uses what it has of its parent."""
+"""Repair objects that hold locks in a forked child, before it uses what it has of its parent."""
 
 from __future__ import annotations
 
 import os
+import sys
 import weakref
 from typing import Protocol
-
-import torch
 
 
 class Forked(Protocol):
@@ -28,9 +27,9 @@ def _after_fork() -> None:
     items = list(_LIVING)
     for item in items:
         item.after_fork()
-    if items:
+    if items and "torch" in sys.modules:
         # OpenMP's threads do not survive a fork, and a pass on several would wait for them for ever.
-        torch.set_num_threads(1)
+        sys.modules["torch"].set_num_threads(1)
 
 
 if hasattr(os, "register_at_fork"):
