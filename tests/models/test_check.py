@@ -9,11 +9,13 @@ from helpers import registry
 from helpers.families import COMMON, FAMILIES, tiny
 from helpers.mutants import MUTANTS
 from helpers.support import byte_tokenizer, one_by_one, random_sequences, tiny_llama
+from safetensors.torch import load_file, save_file
 
 from fastreader import Reader
 from fastreader.errors import InputError, ModelFileError, UnsupportedModelError
 from fastreader.models import check as checking
-from fastreader.models.check import check
+from fastreader.models.check import check, known_verdict, verdict_path
+from fastreader.ops import extension
 from fastreader.reader import reader as reading
 
 FACTORS = (1, 4, 16, 64)
@@ -200,11 +202,47 @@ def test_a_damaged_verdict_is_replaced(saved, monkeypatch):
     ran = count_checks(monkeypatch)
     Reader.load(saved)
     (kept,) = (saved.parent / "cache" / "checks").iterdir()
-    for text in ("", "[]", '{"layer": 0}'):
-        kept.write_text(text)
-        assert Reader.load(saved).describe()["check"] == "full"
-        assert json.loads(kept.read_text())["logprob"] < 1e-3
-    assert len(ran) == 4
+    right = json.loads(kept.read_text())
+    wrong = [{"layer": 1e9}, {"logprob": 1.0}, {"rounded": 2.0}, {"layer": -1.0}, {"layer": True}, {"logprob": None}]
+    wrong += [{"layer": float("nan")}, {"logprob": float("inf")}, {"layer": "0"}, {"rounded": []}, {"more": 0.0}]
+    damaged = ["", "[]", '{"layer": 0}', "null", "[" * 100_000, '{"layer":' * 100_000, "\udcff", "1" * 5000]
+    for text in [*damaged, *(json.dumps(right | change) for change in wrong)]:
+        kept.write_text(text, errors="surrogateescape")
+        assert known_verdict(kept) is None, text[:80]
+    kept.unlink()
+    kept.mkdir()
+    assert known_verdict(kept) is None
+    kept.rmdir()
+    kept.write_text("[" * 100_000)
+    assert Reader.load(saved).describe()["check"] == "full"
+    assert json.loads(kept.read_text()) == right
+    assert len(ran) == 2
+
+
+@pytest.mark.skipif(extension.why_missing() is not None, reason=str(extension.why_missing()))
+def test_a_verdict_is_of_one_instruction_set(saved, monkeypatch):
+    """A cache folder may be shared by machines."""
+    model = Reader.load((tiny_llama(), byte_tokenizer()), precision="exact").local_model.model
+    paths = {verdict_path(model, "w")}
+    for name in ("avx2", "neon", "amx"):
+        monkeypatch.setattr(extension, "best_instruction_set", lambda name=name: name)
+        paths.add(verdict_path(model, "w"))
+    assert len(paths) == 4
+    monkeypatch.setenv("FASTREADER_CPU_ISA", "portable")
+    paths.add(verdict_path(model, "w"))
+    monkeypatch.setattr(model, "products", "int16")
+    paths.add(verdict_path(model, "w"))
+    assert len(paths) == 6
+
+
+def test_a_verdict_is_of_all_values_of_the_weights(saved, monkeypatch):
+    ran = count_checks(monkeypatch)
+    Reader.load(saved)
+    weights = load_file(saved / "model.safetensors")
+    weights["model.embed_tokens.weight"][101, 3] += 0.5
+    save_file(weights, saved / "model.safetensors", metadata={"format": "pt"})
+    Reader.load(saved)
+    assert len(ran) == 2
 
 
 def test_a_cache_that_cannot_be_written_keeps_no_verdict(saved, monkeypatch, tmp_path):

@@ -188,6 +188,12 @@ def test_cache_folder_follows_the_environment(monkeypatch, tmp_path):
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path))
     assert cache_dir() == tmp_path / ".cache" / "fastreader"
+    monkeypatch.setenv("FASTREADER_CACHE", "")
+    assert cache_dir() == tmp_path / ".cache" / "fastreader"
+    for name in ("XDG_CACHE_HOME", "FASTREADER_CACHE"):
+        monkeypatch.setenv(name, "~nobody-of-this-name/x")
+        with pytest.raises(InputError, match=f"^{name}: expected a folder, got '~nobody-of-this-name/x'"):
+            cache_dir()
 
 
 def test_loading_a_cached_reader_touches_no_network(packaged_folder):

@@ -58,7 +58,22 @@ def test_arguments_and_the_variable_force_it(monkeypatch):
         choose("fast", "bf16")
 
 
+@pytest.mark.skipif(extension.why_missing() is not None, reason=str(extension.why_missing()))
+@pytest.mark.parametrize("name", ["nope", "AVX2", " ", "auto "])
+def test_an_instruction_set_that_this_machine_lacks_is_named(monkeypatch, name):
+    monkeypatch.setenv("FASTREADER_CPU_ISA", name)
+    with pytest.raises(InputError, match=f"FASTREADER_CPU_ISA: expected one of .*portable.* got '{name}'"):
+        Reader.load((tiny("Llama"), byte_tokenizer()), device="cpu")
+
+
+def test_an_empty_variable_is_unset(monkeypatch):
+    best = extension.used_instruction_set()
+    monkeypatch.setenv("FASTREADER_CPU_ISA", "")
+    assert (extension.instruction_set(), extension.used_instruction_set()) == ("auto", best)
+
+
 def test_ways_follow_the_instruction_set(monkeypatch):
+    monkeypatch.setattr(extension, "instruction_sets", lambda: ["amx", "avx512_bf16", "neon_bf16", "neon", "avx2"])
     for isa, has_bf16 in {"amx": True, "avx512_bf16": True, "neon_bf16": True, "neon": False, "avx2": False}.items():
         monkeypatch.setenv("FASTREADER_CPU_ISA", isa)
         assert ways() == ("float32", "int16", *(("bf16", "bf16x3") if has_bf16 else ()))
@@ -74,8 +89,16 @@ def test_rates_are_measured_once_and_kept(monkeypatch, tmp_path):
     monkeypatch.setattr(arithmetic, "measure", lambda: pytest.fail("measured again"))
     arithmetic._machine_rates.cache_clear()
     assert machine_rates() == first
-    file.write_text('{"float32": "fast"}')
     monkeypatch.setattr(arithmetic, "measure", lambda: dict.fromkeys(ways(), 1.0))
+    for damaged in [
+        '{"float32": "fast"}', "", "null", "[1, 2]", "1" * 5000, "[" * 200_000, '{"float32":' + "[" * 200_000,
+        *(json.dumps(dict.fromkeys(first, rate)) for rate in (float("inf"), float("nan"), 1e308, 0.0, True, 10**400)),
+    ]:  # fmt: skip
+        file.write_text(damaged)
+        arithmetic._machine_rates.cache_clear()
+        assert set(machine_rates().values()) == {1.0}, damaged[:60]
+    file.unlink()
+    file.mkdir()
     arithmetic._machine_rates.cache_clear()
     assert set(machine_rates().values()) == {1.0}
     arithmetic._machine_rates.cache_clear()

@@ -1,15 +1,21 @@
 """Digests that distinguish models with the same name, before and after loading."""
 
+import os
 import shutil
 
 import pytest
 import torch
+from helpers import registry
+from helpers.families import tiny
 from helpers.support import CHAT_TEMPLATE, byte_tokenizer, tiny_llama
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from fastreader import Reader
+from fastreader.data import fingerprints
 from fastreader.data.fingerprints import model_digest, reader_name
+from fastreader.models.loading import revision as loading
+from fastreader.models.loading.revision import revision
 
 
 @pytest.fixture
@@ -39,7 +45,7 @@ def test_the_revision_does_not_depend_on_how_weights_were_loaded(folder, monkeyp
     assert len(reader.revision) == 12
     assert reader.describe()["revision"] == reader.revision
     assert of_pair(folder) == loaded(folder, dtype="float32").revision == reader.revision
-    assert loaded(folder, dtype="float16").revision == reader.revision
+    assert loaded(folder, dtype="float16").revision != reader.revision  # other values run
     shutil.copytree(folder, folder.with_name("n"))
     assert loaded(folder.with_name("n")).revision == reader.revision
     monkeypatch.chdir(folder.parent)
@@ -55,6 +61,18 @@ def biased(model, tokenizer):
     model.model.norm.weight[-1] += 0.5
 
 
+def with_another_embedding(model, tokenizer):
+    model.model.embed_tokens.weight[101] += 0.125
+
+
+def with_one_other_value(model, tokenizer):
+    model.model.layers[0].mlp.down_proj.weight[3, 5] *= 1.01
+
+
+def with_a_tiny_value(model, tokenizer):
+    model.model.layers[0].input_layernorm.weight[7] = 1e-6
+
+
 def with_other_roles(model, tokenizer):
     tokenizer.chat_template = CHAT_TEMPLATE + " "
 
@@ -67,7 +85,19 @@ def with_another_token(model, tokenizer):
     tokenizer.add_tokens(["<new>"])
 
 
-@pytest.mark.parametrize("change", [trained, biased, with_other_roles, with_other_positions, with_another_token])
+@pytest.mark.parametrize(
+    "change",
+    [
+        trained,
+        biased,
+        with_another_embedding,
+        with_one_other_value,
+        with_a_tiny_value,
+        with_other_roles,
+        with_other_positions,
+        with_another_token,
+    ],
+)
 def test_another_checkpoint_has_another_revision(folder, change):
     assert of_pair(folder, change) != of_pair(folder)
 
@@ -105,44 +135,95 @@ def test_training_files_do_not_count_and_other_tokenizers_do(folder):
     assert model_digest(folder) != before
 
 
-def test_every_tensor_of_safetensors_counts(tmp_path):
-    """A norm of 1 KiB in 64 MiB changes, as when only norms are trained."""
+def settle(monkeypatch):
+    """Let files count as old enough for their digests to be kept."""
+    monkeypatch.setattr(fingerprints, "_SETTLED", -(10**12))
+
+
+@pytest.mark.parametrize("place", [8, 100_003, 2**20 - 1])
+def test_every_byte_of_a_file_counts_whatever_its_times_say(tmp_path, monkeypatch, place):
+    monkeypatch.setenv("FASTREADER_CACHE", str(tmp_path / "cache"))
+    settle(monkeypatch)
     file = tmp_path / "model.safetensors"
-    tensors = {f"{i}.weight": torch.zeros(1 << 20, dtype=torch.bfloat16) for i in range(32)}
-    tensors["norm.weight"] = torch.ones(512, dtype=torch.bfloat16)
-    save_file(tensors, file)
-    before = model_digest(tmp_path)
-    tensors["norm.weight"] += 0.125
-    save_file(tensors, file)
-    changed = model_digest(tmp_path)
-    tensors["17.weight"] += 1.0
-    save_file(tensors, file)
-    assert len({before, changed, model_digest(tmp_path)}) == 3
+    file.write_bytes(bytes(2**20))
+    before, stat = model_digest(tmp_path), file.stat()
+    with file.open("r+b") as stream:
+        stream.seek(place)
+        stream.write(b"1")
+    os.utime(file, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    assert model_digest(tmp_path) != before
 
 
-@pytest.mark.parametrize(
-    "head", [b"", b"\x05", b"\xff" * 64, (2).to_bytes(8, "little") + b"[]", (9).to_bytes(8, "little") + b'{"a": {}}']
-)
-def test_other_files_than_safetensors_count_by_blocks(tmp_path, head):
-    file = tmp_path / "model.safetensors"
-    file.write_bytes(head + b"0" * 100)
-    before = model_digest(file)
-    file.write_bytes(head + b"0" * 99 + b"1")
-    assert model_digest(file) != before
+def test_a_file_is_hashed_once_until_it_changes(tmp_path, monkeypatch):
+    monkeypatch.setenv("FASTREADER_CACHE", str(tmp_path / "cache"))
+    hashed = []
+    monkeypatch.setattr(fingerprints, "file_digest", lambda path: hashed.append(path) or "a" * 64)
+    file = tmp_path / "model.gguf"
+    file.write_bytes(b"1")
+    for _ in range(2):  # it may change again within the resolution of its times
+        assert fingerprints.kept_file_digest(file) == "a" * 64
+    assert len(hashed) == 2
+    settle(monkeypatch)
+    for _ in range(3):
+        assert fingerprints.kept_file_digest(file) == "a" * 64
+    assert len(hashed) == 3
+    (note,) = (tmp_path / "cache" / "digests" / "files").iterdir()
+    for text in ("", "../..", "a" * 63, "A" * 64):
+        note.write_text(text)
+        assert fingerprints.kept_file_digest(file) == "a" * 64
+    assert len(hashed) == 7
+    file.rename(tmp_path / "other")
+    (tmp_path / "other").rename(file)
+    fingerprints.kept_file_digest(file)
+    assert len(hashed) == 8
 
 
-@pytest.mark.parametrize("place", [0, 100 << 20, -1])
-def test_blocks_of_a_large_file_count(tmp_path, place):
-    """A 576 x 576 matrix in bfloat16 changes, half a percent of the file."""
-    size, span = 128 << 20, 576 * 576 * 2
-    for name in ("m.gguf", "n.gguf"):
-        with (tmp_path / name).open("wb") as file:
-            file.truncate(size)
-    assert model_digest(tmp_path / "m.gguf") == model_digest(tmp_path / "n.gguf")
-    with (tmp_path / "m.gguf").open("r+b") as file:
-        file.seek(size - span if place < 0 else place)
-        file.write(b"\x01" * span)
-    assert model_digest(tmp_path / "m.gguf") != model_digest(tmp_path / "n.gguf")
+def test_the_weights_of_a_folder_are_hashed_once(folder, tmp_path, monkeypatch):
+    monkeypatch.setenv("FASTREADER_CACHE", str(tmp_path / "cache"))
+    settle(monkeypatch)
+    hashed = []
+    own = loading.weights_digest
+    monkeypatch.setattr(loading, "weights_digest", lambda model: hashed.append(1) or own(model))
+    first = loaded(folder).revision
+    assert (loaded(folder).revision, len(hashed)) == (first, 1)
+    change_a_row(folder)
+    assert loaded(folder).revision != first
+    assert loaded(folder, dtype="float32").revision != first
+    assert len(hashed) == 3
+
+
+def change_a_row(folder):
+    """Change one row of an embedding in the file, as a fine-tuned token, with the file's size and times kept."""
+    file = folder / "model.safetensors"
+    stat, weights = file.stat(), load_file(file)
+    weights["model.embed_tokens.weight"][101] += 2
+    save_file(weights, file, metadata={"format": "pt"})
+    os.utime(file, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+
+
+def test_buffers_that_are_saved_count(tmp_path):
+    """DeepSeek-V3's router has its bias in one."""
+    revisions = set()
+    for bias in (0.0, 0.5):
+        model = registry.tiny_model("deepseek_v3", registry.patterns("deepseek_v3")[0])
+        names = [name for name, _ in model.named_buffers() if name.endswith("e_score_correction_bias")]
+        assert names
+        with torch.no_grad():
+            model.get_buffer(names[0])[0] += bias
+        revisions.add(revision(model, byte_tokenizer()))
+    assert len(revisions) == 2
+
+
+@pytest.mark.parametrize("kind", ["longrope", "dynamic", "yarn", "linear", "default"])
+def test_the_context_limit_counts_where_rotary_scaling_may_read_it(kind):
+    scaling = {"rope_type": kind, "rope_theta": 1e4, "factor": 2.0, "original_max_position_embeddings": 24}
+    scaling |= {"short_factor": [1.0] * 8, "long_factor": [4.0] * 8} if kind == "longrope" else {}
+    tokenizer, revisions = byte_tokenizer(), set()
+    for limit in (512, 4096):
+        model = tiny("Phi3", max_position_embeddings=limit)
+        model.config.rope_parameters = dict(scaling)
+        revisions.add(revision(model, tokenizer))
+    assert len(revisions) == (2 if kind in ("longrope", "dynamic", "yarn") else 1)
 
 
 def test_every_spelling_of_a_path_is_one_name(tmp_path, monkeypatch):

@@ -33,6 +33,19 @@ def test_options_and_readers_are_part_of_the_key(cache):
     assert inner.prompts == ["a"] * 3
 
 
+def test_which_check_ran_is_no_part_of_the_key(cache):
+    """It is full at the first load of a model and quick afterwards."""
+    readers = []
+    for check in ("full", "quick", "off"):
+        inner = ScriptedReader(lambda prompt, i: prompt.upper(), score=lambda context, continuation: -1.0)
+        inner.describe = lambda check=check: {"name": "m", "revision": "1", "check": check}
+        reader = CachedReader(inner, cache)
+        reader.generate(["a"], max_new_tokens=4), reader.loglikelihood([("a", "x")])
+        readers.append(inner)
+    assert [len(inner.prompts) for inner in readers] == [1, 0, 0]
+    assert [len(inner.requests) for inner in readers] == [1, 0, 0]
+
+
 def test_invalid_requests_are_rejected(cache):
     reader = CachedReader(ScriptedReader(), cache)
     with pytest.raises(InputError, match="stop: expected a list of texts, got 'END'"):

@@ -217,11 +217,17 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
 
 
 def cache_dir() -> Path:
-    """Return the cache folder: $FASTREADER_CACHE, else $XDG_CACHE_HOME/fastreader, else ~/.cache/fastreader."""
-    if explicit := os.environ.get("FASTREADER_CACHE"):
-        return Path(explicit).expanduser()
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base).expanduser() if base else Path.home() / ".cache") / "fastreader"
+    """Return the cache folder: $FASTREADER_CACHE, else $XDG_CACHE_HOME/fastreader, else ~/.cache/fastreader.
+
+    Raises:
+        InputError: if a variable names the home of an unknown user, or there is no home.
+    """
+    for name, below in (("FASTREADER_CACHE", ""), ("XDG_CACHE_HOME", "fastreader")):
+        if given := os.environ.get(name):
+            with rejecting(f"{name}: expected a folder, got {given!r}", RuntimeError):
+                return Path(given).expanduser() / below
+    with rejecting("FASTREADER_CACHE: expected a folder, since this user has no home", RuntimeError):
+        return Path.home() / ".cache" / "fastreader"
 
 
 @contextmanager

@@ -1,24 +1,28 @@
 """Compute fingerprints, which a resumed run compares: they differ if the result would.
 
 - `digest` covers a value, such as settings or a question.
-- `file_digest` covers a file's bytes, and `model_digest` a local model, without reading all its weights.
+- `file_digest` covers a file's bytes, and `model_digest` a local model's files. `kept_file_digest` reads a file once.
 - `file_stamp` shows a change of a file within one process, without reading it.
 - `reader_identity`: the parts of a reader's description that determine results; `reader_name` is its name in them.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
-_BLOCK = 1024  # bytes
-_BLOCKS_OF_TENSOR, _BLOCKS_OF_FILE = 4, 1024
+from fastreader.data.files import cache_dir, write_text
+
 _WEIGHTS = (".safetensors", ".bin", ".gguf")
+_SETTLED = 3 * 10**9  # ns after a change of a file from which on another change has other times
+_DIGEST = re.compile("[0-9a-f]{64}")
 _MODEL_FILES = re.compile(r".+\.(json|jinja|txt|model|model\.v\d+\w*|tiktoken|safetensors|bin|gguf|py)")
 # Files that trainers leave next to a model.
 _TRAINING = re.compile(r"\..*|(training|trainer|optimizer|scheduler|rng_state|random_states)[_.].*|.+_results\.json")
@@ -37,6 +41,43 @@ def file_digest(path: str | os.PathLike[str]) -> str:
     """Return the SHA-256 of a file's bytes in hexadecimal digits."""
     with Path(path).open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def kept_file_digest(path: str | os.PathLike[str]) -> str:
+    """Return `file_digest` of a file, from the cache folder if it is known and the file is unchanged."""
+    known = unchanged_file(path)
+    return file_digest(path) if known is None else kept_note("files", digest(known, 32), lambda: file_digest(path))
+
+
+def unchanged_file(path: str | os.PathLike[str]) -> list[Any] | None:
+    """Return path, size, times (ns), device and inode of a file, by which it is known to be unchanged later.
+
+    None if it changed so recently that another change might have the same times.
+    """
+    file = Path(path).resolve()
+    stat = file.stat()
+    if time.time_ns() - max(stat.st_mtime_ns, stat.st_ctime_ns) < _SETTLED:
+        return None
+    return [str(file), stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_dev, stat.st_ino]
+
+
+def kept_note(kind: str, key: str, compute: Callable[[], str]) -> str:
+    """Return a SHA-256 in hexadecimal digits from the cache folder, or compute and keep it.
+
+    Args:
+        kind: folder of such notes.
+        key: name of the note, which stands for all that determines it.
+        compute: returns the digest.
+    """
+    note = cache_dir() / "digests" / kind / key
+    with contextlib.suppress(OSError):  # a folder in its place, or one that cannot be read
+        if _DIGEST.fullmatch(known := note.read_text(encoding="ascii", errors="replace")):
+            return known
+    found = compute()
+    with contextlib.suppress(OSError):  # a cache owned by others; the note only saves computing it again
+        note.parent.mkdir(parents=True, exist_ok=True)
+        write_text(note, found)
+    return found
 
 
 def file_stamp(path: str | os.PathLike[str]) -> tuple[int, int]:
@@ -67,10 +108,9 @@ def reader_name(model: str | os.PathLike[str]) -> str:
 
 
 def model_digest(path: str | os.PathLike[str], *, below: bool = False) -> str:
-    """Return a digest of a local model, without loading it.
+    """Return a digest of a local model's files, without loading it.
 
-    Of weights it reads the length and samples, of every tensor in safetensors and of the whole file otherwise:
-    training changes nearly all values of a tensor, so samples suffice to notice it. Other files are read whole.
+    A file of weights is read once, see `kept_file_digest`.
 
     Args:
         path: a model's folder, of which only the files directly inside count, or one file.
@@ -80,51 +120,16 @@ def model_digest(path: str | os.PathLike[str], *, below: bool = False) -> str:
         12 hexadecimal digits.
     """
     root = Path(path).expanduser()
-    among = root.rglob("*") if below else root.iterdir() if root.is_dir() else []
-    files = sorted(file for file in among if _is_model_file(file)) if root.is_dir() else [root]
-    found = hashlib.sha256()
-    for file in files:
-        size = file.stat().st_size
-        found.update(f"{file.relative_to(root).as_posix() if root.is_dir() else ''} {size}\n".encode())
-        with file.open("rb") as content:
-            for start, length in _samples(content, size) if file.suffix in _WEIGHTS else [(0, size)]:
-                content.seek(start)
-                found.update(content.read(length))
-    return found.hexdigest()[:12]
+    found = []
+    for file in model_files(root, below=below) if root.is_dir() else [root]:
+        content = (kept_file_digest if file.suffix in _WEIGHTS else file_digest)(file)
+        found.append((file.relative_to(root).as_posix() if root.is_dir() else "", content))
+    return digest(found, 12)
 
 
-def _samples(file: BinaryIO, size: int) -> Iterator[tuple[int, int]]:
-    """Yield start and length of the samples of a weights file, the first and the last byte included."""
-    tensors = _tensors(file, size)
-    if tensors is None:
-        yield from _blocks(0, size, _BLOCKS_OF_FILE)
-    else:
-        yield 0, min((start for start, _ in tensors), default=size)
-        for start, end in tensors:
-            yield from _blocks(start, end, _BLOCKS_OF_TENSOR)
-
-
-def _blocks(start: int, end: int, count: int) -> Iterator[tuple[int, int]]:
-    if end - start <= count * _BLOCK:
-        yield start, end - start
-        return
-    for block in range(count):
-        yield start + block * (end - start - _BLOCK) // (count - 1), _BLOCK
-
-
-def _tensors(file: BinaryIO, size: int) -> list[tuple[int, int]] | None:
-    """Return start and end of every tensor from the header of a safetensors file, or None if it is invalid."""
-    length = int.from_bytes(file.read(8), "little")
-    if not 0 < length <= size - 8:
-        return None
-    try:
-        spans = [
-            entry["data_offsets"] for name, entry in json.loads(file.read(length)).items() if name != "__metadata__"
-        ]
-        found = sorted((8 + length + int(start), 8 + length + int(end)) for start, end in spans)
-    except (ValueError, TypeError, KeyError, AttributeError):
-        return None
-    return found if all(8 + length <= start <= end <= size for start, end in found) else None
+def model_files(folder: Path, *, below: bool = False) -> list[Path]:
+    """Return the files of a model in its folder, sorted; with `below` also those in subfolders."""
+    return sorted(file for file in (folder.rglob("*") if below else folder.iterdir()) if _is_model_file(file))
 
 
 def _is_model_file(file: Path) -> bool:

@@ -11,10 +11,13 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from fastreader.errors import InputError
+
 # Counts the operators' signatures and is part of the extension's name: an extension built from other sources is not
 # loaded, since torch would reject its kernels and end the process.
 ABI = 12
 _NAME = f"fastreader._C{ABI}"
+VARIABLE = "FASTREADER_CPU_ISA"
 
 HOW_TO_GET = (
     "install torch and a C++20 compiler (g++ 11 or clang 14, or later), then reinstall fastreader with "
@@ -63,15 +66,26 @@ def why_not(tensor: Tensor, dtypes: Collection[torch.dtype] = (torch.float32, to
 def instruction_set() -> str:
     """Return the instruction set of the CPU kernels: FASTREADER_CPU_ISA, for tests and comparisons, or "auto".
 
-    It is one of portable, avx2, avx2_vnni, avx512, avx512_vnni, avx512_bf16, amx, neon and neon_bf16; the op raises if
-    the machine lacks it.
+    It is one of portable, avx2, avx2_vnni, avx512, avx512_vnni, avx512_bf16, amx, neon and neon_bf16.
+
+    Raises:
+        InputError: if this machine has no kernels for the one that the variable names.
     """
-    return os.environ.get("FASTREADER_CPU_ISA", "auto")
+    named = os.environ.get(VARIABLE) or "auto"
+    if named != "auto" and why_missing() is None and named not in (usable := instruction_sets()):
+        raise InputError(f"{VARIABLE}: expected one of this machine's {', '.join(usable)}, got {named!r}")
+    return named
 
 
 def instruction_sets() -> list[str]:
     """Return the instruction sets of this machine that have kernels, from the loaded extension."""
     return list(importlib.import_module(_NAME).isas())
+
+
+def used_instruction_set() -> str:
+    """Return the instruction set that runs: the one that the variable names, or else the best of this machine."""
+    named = instruction_set()
+    return best_instruction_set() if named == "auto" else named
 
 
 def best_instruction_set() -> str:

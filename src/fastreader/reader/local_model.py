@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from torch import nn
 
 from fastreader.core.checked import accept, kind_of
 from fastreader.core.checks import check_int, expect
@@ -49,6 +50,7 @@ class LocalModel:
         self.max_length = model.max_length
         own = encoder.tokenizer.eos_token_id
         self.end_tokens: frozenset[int] = model.end_tokens | (frozenset() if own is None else {int(own)})
+        self._given: list[tuple[nn.Parameter, tuple[Any, ...]]] = []
         self.lock = threading.Lock()
         repair_in_children(self)
 
@@ -67,6 +69,22 @@ class LocalModel:
             raise FastreaderError(f"{self.name}: the reader was closed; load it again")
         return self._model
 
+    def watch_given(self) -> None:
+        """Remember the state of weights that the caller's model shares, for `require_unchanged`."""
+        self._given = [(parameter, _state(parameter)) for parameter in self.model.original.parameters()]
+
+    def require_unchanged(self) -> None:
+        """Check that nobody trained a given model since: packed copies would be mixed with the new weights.
+
+        Raises:
+            FastreaderError: if a weight changed.
+        """
+        if any(_state(parameter) != before for parameter, before in self._given):
+            raise FastreaderError(
+                f"{self.name}: the weights of the given model changed after the reader was made, and part of them was "
+                "copied before; make a new reader with Reader.load((model, tokenizer))"
+            )
+
     def budget(self) -> int:
         """Return the number of tokens that one pass computes at most by default, from the memory free now."""
         return memory.pass_limits(self.model.bytes_per_token, self.model.devices, self.model.overhead)[0]
@@ -76,6 +94,7 @@ class LocalModel:
     ) -> list[PrefixTree]:
         """Return the trees of a call, by rotary regime and memory, as `Reader.plan` documents."""
         model = self.model
+        self.require_unchanged()
         check_int("max_batch_tokens", max_batch_tokens, optional=True)
         check_int("new_tokens", new_tokens, 0, MOST_NEW_TOKENS)
         new_tokens = int(new_tokens)  # NumPy's small integers overflow below
@@ -125,3 +144,14 @@ class LocalModel:
         """Release the model."""
         with self.lock:
             self._model = None
+            self._given = []
+
+
+def _state(parameter: nn.Parameter) -> tuple[Any, ...]:
+    """Return what a change of a parameter changes: its memory, its version, and for writes past both, one value."""
+    version = -1 if parameter.is_inference() else parameter._version
+    if hasattr(parameter, "__tensor_flatten__"):  # a quantised kind, without memory of its own
+        return (version,)
+    seen = parameter.device.type == "cpu" and parameter.numel() > 0
+    value = parameter.detach().reshape(-1)[parameter.numel() // 2].item() if seen else None
+    return version, parameter.data_ptr(), value

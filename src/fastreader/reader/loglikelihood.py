@@ -89,6 +89,7 @@ def score(
             all computed tokens are added to `kept`.
     """
     started = time.perf_counter()
+    local_model.require_unchanged()
     if trees is None or keep is not None:
         # Cached keys and values need memory besides the pass, as when tokens are generated after it.
         trees = local_model.plan(sequences, max_batch_tokens, new_tokens=0 if keep is None else 2)

@@ -62,6 +62,8 @@ class Reader(ReaderBase):
         super().__init__(LocalModel(tree_model, encoder, name, arithmetic, self.revision))
         self._loaded_from: LoadOptions | None = None  # None for a model object
         self._digest = loaded.digest
+        if loaded.given:
+            self.local_model.watch_given()
         with naming_devices(model, name):
             self.checked, self.local_model.check = _verdict(tree_model, check, "" if loaded.given else loaded.digest)
 
@@ -84,8 +86,9 @@ class Reader(ReaderBase):
 
         Args:
             model: a packaged name ("smollm2-135m"), a folder, a GGUF file, a hub id, or a (transformers
-                model, tokenizer) pair, which is left as found. A cached model needs no network. A folder that holds
-                only a PEFT adapter loads the base model that it names; adapters of a given model are merged in a copy.
+                model, tokenizer) pair, which is left as found. Calls raise if the weights of a given model changed.
+                A cached model needs no network. A folder that holds only a PEFT adapter loads the base model that it
+                names; adapters of a given model are merged in a copy.
             device: "auto" chooses CUDA if available; a pair stays on its own devices.
             dtype: how weights are stored: "auto", "bfloat16", "float16", "float32" or "float64". "file" keeps the
                 integers of a quantised GGUF file (Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K, Q6_K) on a CPU: they take

@@ -88,7 +88,9 @@ class CachedReader(ReaderWrapper):
         self.total = Meter()
         self.last: tuple[int, float] = (0, 0.0)
         self._meters: list[Meter] = []
-        self._identity = json.dumps(reader.describe(), sort_keys=True)
+        self._identity = json.dumps(
+            {key: value for key, value in reader.describe().items() if key != "check"}, sort_keys=True
+        )
 
     def loglikelihood(
         self,

@@ -9,7 +9,9 @@ bfloat16.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -51,6 +53,15 @@ class Checked:
     layer: float
     logprob: float
     rounded: float | None
+
+
+def within_limits(found: Mapping[str, Any]) -> bool:
+    """Return whether the differences of a `Checked` are numbers that every check allows."""
+    limits = {"layer": _LAYER, "logprob": _LOGPROB, "rounded": _QUANTISED}
+    return all(
+        (name == "rounded" and found[name] is None) or (type(found[name]) is float and 0 <= found[name] <= limit)
+        for name, limit in limits.items()
+    )
 
 
 def check(model: TreeModel) -> Checked:

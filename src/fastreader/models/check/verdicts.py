@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict
+import contextlib
+from dataclasses import asdict, fields
 from functools import cache
 from pathlib import Path
 
 import torch
 
-from fastreader.data.files import cache_dir, write_json
+from fastreader.data.files import cache_dir, read_object, write_json
 from fastreader.data.fingerprints import digest, file_digest, file_stamp
-from fastreader.models.check.probe import Checked
+from fastreader.errors import InputError
+from fastreader.models.check.probe import Checked, within_limits
 from fastreader.models.loading.gguf_weights import formats_of
 from fastreader.models.tree_model import TreeModel
 from fastreader.ops import extension
@@ -35,7 +36,7 @@ def verdict_path(model: TreeModel, weights: str) -> Path:
         "max_length": model.max_length,
         "stored": [str(model.dtype), *formats_of(model.original)],
         "arithmetic": [model.precision, model.products, model.deterministic, model.forward_path],
-        "device": [device, extension.instruction_set() if device == "cpu" else ""],
+        "device": [device, _instruction_set() if device == "cpu" else ""],
         "places": [str(p.device) for p in model.model.parameters()] if len(model.devices) > 1 else [],
         "versions": [torch.__version__, transformers.__version__, _code()],
     }
@@ -43,11 +44,15 @@ def verdict_path(model: TreeModel, weights: str) -> Path:
 
 
 def known_verdict(path: Path) -> Checked | None:
-    """Return the verdict kept in a file, or None if there is no such file or it is damaged."""
-    try:
-        return Checked(**json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError):  # the check runs again and replaces it
-        return None
+    """Return the verdict kept in a file, or None if there is no such file, or a check would not have kept it.
+
+    A verdict on a model that is further off than usual because float32 itself is, is no longer known either.
+    """
+    with contextlib.suppress(InputError):  # the check runs again and replaces it
+        kept = read_object(path)
+        if set(kept) == {limit.name for limit in fields(Checked)} and within_limits(kept):
+            return Checked(**kept)
+    return None
 
 
 def keep_verdict(path: Path, verdict: Checked) -> None:
@@ -59,10 +64,14 @@ def keep_verdict(path: Path, verdict: Checked) -> None:
         return  # the next load checks again
 
 
+def _instruction_set() -> str:
+    return extension.why_missing() or extension.used_instruction_set()
+
+
 @cache
 def _code() -> str:
-    """Return a digest of the code that a pass runs: models/, ops/ and the compiled extension."""
+    """Return a digest of the code that a pass runs: core/, models/, ops/ and the compiled extension."""
     package = Path(__file__).parents[2]
-    sources = sorted(path for part in ("models", "ops") for path in (package / part).rglob("*.py"))
+    sources = sorted(path for part in ("core", "models", "ops") for path in (package / part).rglob("*.py"))
     compiled = sorted(package.glob("_C*"))
     return digest([[file_digest(path) for path in sources], [(path.name, *file_stamp(path)) for path in compiled]])

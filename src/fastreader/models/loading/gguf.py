@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import logging
 import shutil
@@ -11,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from fastreader.core.progress import silence_progress_bars
-from fastreader.data.files import building, cache_dir, write_json, write_text
-from fastreader.data.fingerprints import digest, file_digest
+from fastreader.data.files import building, cache_dir, write_json
+from fastreader.data.fingerprints import kept_file_digest
 from fastreader.errors import MissingExtraError, ModelFileError, UnsupportedModelError
 
 if TYPE_CHECKING:
@@ -40,7 +39,7 @@ def converted(path: Path) -> Path:
         ModelFileError: if the file is not GGUF or is truncated.
     """
     check_magic(path)  # before the whole file is read for its digest
-    target = cache_dir() / "gguf" / f"{_file_digest(path)[:24]}-{CONVERSION}"
+    target = cache_dir() / "gguf" / f"{kept_file_digest(path)[:24]}-{CONVERSION}"
     with building(target) as making:
         if making is not None:
             logger.warning("converting %s once; this takes about 20 seconds for 135M parameters", path.name)
@@ -194,20 +193,6 @@ def check_loading_info(name: str, loading_info: dict[str, Any]) -> None:
 
 def _first(names: list[str]) -> str:
     return ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
-
-
-def _file_digest(path: Path) -> str:
-    """Return the SHA-256 of a file, from the cache folder if it was computed before and the file is unchanged."""
-    stat = path.resolve().stat()
-    key = digest([str(path.resolve()), stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns], 24)
-    note = cache_dir() / "gguf" / "digests" / key
-    if note.is_file() and len(known := note.read_text(encoding="ascii", errors="replace")) == 64:
-        return known
-    sha256 = file_digest(path)
-    with contextlib.suppress(OSError):  # a cache owned by others; the note only saves hashing the file again
-        note.parent.mkdir(parents=True, exist_ok=True)
-        write_text(note, sha256)
-    return sha256
 
 
 def free_space(folder: Path) -> int:

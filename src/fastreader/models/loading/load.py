@@ -16,7 +16,7 @@ from fastreader.models.loading.decide import Decision, decide
 from fastreader.models.loading.find import find
 from fastreader.models.loading.options import LoadOptions
 from fastreader.models.loading.read import Contents, read
-from fastreader.models.loading.revision import revision
+from fastreader.models.loading.revision import kept_weights_digest, revision
 from fastreader.models.machine.arithmetic import Arithmetic
 from fastreader.models.machine.devices import check_map, devices_of
 from fastreader.models.rewriting import quantised, surgery
@@ -51,7 +51,8 @@ def load(options: LoadOptions) -> Loaded:
     found = find(options)
     decision = decide(found)
     contents = read(found, decision)
-    digest = revision(contents.text, contents.tokenizer)
+    weights = None if found.kind == "pair" else kept_weights_digest(contents.text, found, decision)
+    digest = revision(contents.text, contents.tokenizer, weights)
     model, arithmetic = place(contents, decision, found.options.device_map)
     name = found.name or _name_of(model)
     packaged = found.kind == "packaged" and found.adapter is None

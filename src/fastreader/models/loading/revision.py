@@ -5,49 +5,99 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from fastreader.data.fingerprints import digest, file_digest, kept_note, model_files, unchanged_file
+from fastreader.models.loading.decide import Decision
+from fastreader.models.loading.find import Found
 from fastreader.models.rewriting.quantised import method
 
-SAMPLES = 64  # values of each parameter
-MIN_VALUE = 2.0**-16  # float16 represents bfloat16's values down to here
+_CHUNK = 1 << 24  # values that are hashed at a time
 # Config entries that do not count: how the model was saved and runs, and the context limit, which a user may set.
-_VOLATILE = {"architectures", "dtype", "torch_dtype", "transformers_version", "use_cache", "max_position_embeddings"}
+_VOLATILE = {"architectures", "dtype", "torch_dtype", "transformers_version", "use_cache"}
+_LIMIT = "max_position_embeddings"
+_SCALINGS_WITHOUT_LIMIT = {"default", "linear", "llama3", "proportional"}
 # Marks, numbers, spaces and scripts in which tokenizers differ.
 _PROBE = "It's 1234567.89  (a)\n\n\tNaïve café — ДОМ, 東京タワー, 한국어, ภาษา, عربى, 🙂\u200d🙃 x_y=z;"
 
 
-def revision(model: Any, tokenizer: Any) -> str:
-    """Return a digest of the weights (sampled), the configuration and the tokenizer, which a name does not fix.
+def revision(model: Any, tokenizer: Any, weights: str | None = None) -> str:
+    """Return a digest of the weights, the configuration and the tokenizer, which a name does not fix.
 
-    Training or merging changes nearly every value of a matrix, so a few of each suffice; all of them would mean reading
-    the checkpoint once more. They are rounded to bfloat16, and to 0 below `MIN_VALUE`, so the storage type, which
-    results name anyway, does not matter if the checkpoint is bfloat16. Configuration entries count if they differ from
-    the defaults of their class; of the tokenizer its vocabulary, its tokens of a probe text, and its chat template.
+    Configuration entries count if they differ from the defaults of their class; of the tokenizer its vocabulary, its
+    tokens of a probe text, and its chat template.
 
     Args:
         model: a transformers model, on any device.
         tokenizer: the model's tokenizer.
+        weights: `weights_digest` of the model if it is known; None computes it.
 
     Returns:
         12 hexadecimal digits.
     """
-    parts = [_configuration(model), _tokenizer(tokenizer)]
-    digest = hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode())
-    tensors = list(model.parameters())
+    return digest([_configuration(model), _tokenizer(tokenizer), weights or weights_digest(model)], 12)
+
+
+def weights_digest(model: Any) -> str:
+    """Return the SHA-256 of all values of a model's state: parameters and buffers that are saved with it.
+
+    The type in which values are stored does not matter as long as it holds the same values.
+
+    Args:
+        model: a transformers model, on any device.
+
+    Returns:
+        64 hexadecimal digits.
+    """
+    found = hashlib.sha256()
+    tensors = [value for value in model.state_dict().values() if isinstance(value, torch.Tensor)]
     if method(model):
         tensors += model.buffers()  # some libraries keep integers there
     for tensor in tensors:
-        for plain in _plain(tensor):
-            digest.update(_sample(plain).cpu().numpy().tobytes())
-    return digest.hexdigest()[:12]
+        for plain in _plain(tensor.detach()):
+            found.update(f"{list(plain.shape)} {plain.is_floating_point()}".encode())
+            for values in torch.split(plain.reshape(-1), _CHUNK):
+                found.update(_narrowest(values.cpu()).view(torch.uint8).numpy().tobytes())
+    return found.hexdigest()
+
+
+def kept_weights_digest(model: Any, found: Found, decision: Decision) -> str:
+    """Return `weights_digest` of a loaded model, from the cache folder while the model's files stay the same.
+
+    Args:
+        model: the text model, as it was read.
+        found: what it was read from.
+        decision: how it was read.
+    """
+    folder = Path(found.source)
+    if found.adapter is not None or not folder.is_dir():
+        return weights_digest(model)
+    files = [unchanged_file(file) for file in model_files(folder)]
+    if None in files:
+        return weights_digest(model)
+    import transformers
+
+    about = [files, str(decision.arithmetic.dtype), decision.reads, type(model).__qualname__]
+    versions = [torch.__version__, transformers.__version__, file_digest(__file__)]
+    return kept_note("weights", digest([about, versions], 32), lambda: weights_digest(model))
 
 
 def _configuration(model: Any) -> dict[str, Any]:
     values = model.config.to_diff_dict()
-    return {key: value for key, value in values.items() if key not in _VOLATILE and not key.startswith("_")}
+    volatile = _VOLATILE if _scales_by_limit(values) else {*_VOLATILE, _LIMIT}
+    return {key: value for key, value in values.items() if key not in volatile and not key.startswith("_")}
+
+
+def _scales_by_limit(config: Any) -> bool:
+    """Return whether a config has a rotary scheme that may read the context limit, as longrope and dynamic do."""
+    if not isinstance(config, dict):
+        return False
+    kind = config.get("rope_type", config.get("type")) if "rope_theta" in config or "factor" in config else None
+    own = "long_factor" in config or (kind is not None and kind not in _SCALINGS_WITHOUT_LIMIT)
+    return own or any(_scales_by_limit(value) for value in config.values())
 
 
 def _tokenizer(tokenizer: Any) -> list[Any]:
@@ -70,14 +120,11 @@ def _plain(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
         yield from _plain(getattr(tensor, name))
 
 
-def _sample(parameter: torch.Tensor) -> torch.Tensor:
-    """Return `SAMPLES` values at even distances, the first and the last included, as bytes."""
-    flat = parameter.detach().reshape(-1)
-    if not len(flat):
-        return flat.new_empty(0, dtype=torch.uint8)
-    places = torch.linspace(0, len(flat) - 1, min(SAMPLES, len(flat)), dtype=torch.float64).long()
-    values = flat[places.to(flat.device)]
-    if values.is_floating_point():
-        values = values.to(torch.bfloat16)
-        values = torch.where(values.abs() < MIN_VALUE, torch.zeros_like(values), values)
-    return values.view(torch.uint8)
+def _narrowest(values: torch.Tensor) -> torch.Tensor:
+    """Return values in the first of bfloat16, float32 and their own type that holds them, so that types compare."""
+    if values.dtype in (torch.float16, torch.float32, torch.float64):
+        for dtype in (torch.bfloat16, torch.float32):
+            narrow = values.to(dtype)
+            if torch.equal(narrow.to(values.dtype), values):
+                return narrow
+    return values.contiguous()

@@ -7,7 +7,7 @@ rate of float32. So small products are timed once and the rates kept in the cach
 
 from __future__ import annotations
 
-import json
+import contextlib
 import os
 import platform
 import time
@@ -21,8 +21,9 @@ import torch
 
 from fastreader.core.checks import check_choice, expect, rejecting
 from fastreader.core.lazy import cached_property
-from fastreader.data.files import cache_dir, write_json
+from fastreader.data.files import cache_dir, read_object, write_json
 from fastreader.data.fingerprints import digest
+from fastreader.errors import InputError
 from fastreader.ops import extension
 
 Precision = Literal["fast", "high", "exact"]
@@ -45,6 +46,7 @@ VARIABLE = "FASTREADER_PRODUCTS"
 _GAIN = 1.3  # of a rounded product over float32, below which float32 is worth more; and of int16 over bf16
 _ROWS, _DEPTH, _WIDTH = 256, 576, 1536
 _REPEATS, _SECONDS = 3, 0.03  # least number of rounds, and the time after which no other begins
+_FASTEST = 1e5  # GFLOP/s that no thread reaches
 Rates = dict[str, float]
 
 
@@ -188,17 +190,12 @@ def _why_not(products: str) -> str | None:
     if (missing := extension.why_missing()) is not None:
         return missing
     if products.startswith("bf16") and not _has_bf16():
-        return f"instruction set {_instruction_set()} has no bfloat16 products"
+        return f"instruction set {extension.used_instruction_set()} has no bfloat16 products"
     return None
 
 
 def _has_bf16() -> bool:
-    return _instruction_set() in ("avx512_bf16", "amx", "neon_bf16")
-
-
-def _instruction_set() -> str:
-    named = extension.instruction_set()
-    return extension.best_instruction_set() if named == "auto" else named
+    return extension.used_instruction_set() in ("avx512_bf16", "amx", "neon_bf16")
 
 
 def _said(rates: Rates) -> str:
@@ -207,7 +204,7 @@ def _said(rates: Rates) -> str:
 
 def machine_rates() -> Rates:
     """Return the GFLOP/s of each way on this machine in one thread, from the cache if known."""
-    return dict(_machine_rates(_instruction_set()))
+    return dict(_machine_rates(extension.used_instruction_set()))
 
 
 @cache
@@ -215,12 +212,10 @@ def _machine_rates(instructions: str) -> tuple[tuple[str, float], ...]:
     name = _cpuinfo("model name") or platform.processor() or platform.machine()
     used = [name, instructions, "one thread", version("fastreader"), torch.__version__, extension.ABI]
     path = cache_dir() / "rates" / f"{digest(used, 16)}.json"
-    try:
-        kept = json.loads(path.read_text(encoding="utf-8"))
-        if set(kept) == set(ways()) and all(isinstance(rate, float) and rate > 0 for rate in kept.values()):
+    with contextlib.suppress(InputError):  # without usable rates they are timed again
+        kept = read_object(path)
+        if set(kept) == set(ways()) and all(isinstance(rate, float) and 0 < rate < _FASTEST for rate in kept.values()):
             return tuple(kept.items())
-    except (OSError, ValueError, TypeError, AttributeError):
-        pass  # without usable rates they are timed again
     found = measure()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

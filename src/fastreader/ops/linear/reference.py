@@ -55,7 +55,7 @@ def _column_powers(weight: Tensor) -> Tensor:
     """Return the powers of two by which the columns of a weight are multiplied before they are rounded, [E]."""
     norms = weight.abs().sum(0).float()
     powers = torch.ones_like(norms, dtype=torch.float64)
-    for block, out in zip(norms.split(32), powers.split(32), strict=True):
+    for block, out in zip(torch.split(norms, 32), torch.split(powers, 32), strict=True):
         usable = block.isfinite() & (block >= torch.finfo(torch.float32).tiny)
         exponents = torch.frexp(block).exponent
         found = exponents[usable].sort().values
