@@ -5,6 +5,7 @@ import pytest
 import torch
 from helpers.support import byte_tokenizer, tiny_llama
 
+from fastreader.data import fingerprints
 from fastreader.errors import ModelFileError
 from fastreader.models.loading import gguf
 from fastreader.models.loading.load import load
@@ -116,14 +117,15 @@ def test_a_gguf_file_that_lacks_a_weight_raises(tmp_path, cache):
 def test_a_file_is_hashed_once_and_converted_again_when_it_changes(tmp_path, cache, monkeypatch):
     made = []
     monkeypatch.setattr(gguf, "convert", lambda path, folder: made.append(path.read_bytes()))
+    monkeypatch.setattr(fingerprints, "_SETTLED", -(10**12))  # the file counts as old
     file = tmp_path / "model.gguf"
     file.write_bytes(b"GGUF one")
     first = gguf.converted(file)
     with monkeypatch.context() as within:
-        within.setattr(gguf, "file_digest", None)  # hashing again would raise
+        within.setattr(fingerprints, "file_digest", None)  # hashing again would raise
         assert gguf.converted(file) == first
     with monkeypatch.context() as within:  # a read-only cache that has the model
-        within.setattr(gguf, "write_text", lambda *_: (_ for _ in ()).throw(PermissionError("read-only")))
+        within.setattr(fingerprints, "write_text", lambda *_: (_ for _ in ()).throw(PermissionError("read-only")))
         copy = tmp_path / "copy.gguf"
         copy.write_bytes(b"GGUF one")
         assert gguf.converted(copy) == first

@@ -66,7 +66,7 @@ def kept_note(kind: str, key: str, compute: Callable[[], str]) -> str:
 
     Args:
         kind: folder of such notes.
-        key: name of the note, which stands for all that determines it.
+        key: name of the note, which all that determines the digest is part of.
         compute: returns the digest.
     """
     note = cache_dir() / "digests" / kind / key
@@ -128,7 +128,7 @@ def model_digest(path: str | os.PathLike[str], *, below: bool = False) -> str:
 
 
 def model_files(folder: Path, *, below: bool = False) -> list[Path]:
-    """Return the files of a model in its folder, sorted; with `below` also those in subfolders."""
+    """Return the files of a model in its folder, sorted, with `below` also those in subfolders."""
     return sorted(file for file in (folder.rglob("*") if below else folder.iterdir()) if _is_model_file(file))
 
 

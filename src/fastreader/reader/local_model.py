@@ -150,7 +150,7 @@ class LocalModel:
 def _state(parameter: nn.Parameter) -> tuple[Any, ...]:
     """Return what a change of a parameter changes: its memory, its version, and for writes past both, one value."""
     version = -1 if parameter.is_inference() else parameter._version
-    if hasattr(parameter, "__tensor_flatten__"):  # a quantised kind, without memory of its own
+    if hasattr(parameter, "__tensor_flatten__"):  # a quantised kind has no memory address
         return (version,)
     seen = parameter.device.type == "cpu" and parameter.numel() > 0
     value = parameter.detach().reshape(-1)[parameter.numel() // 2].item() if seen else None
