@@ -142,3 +142,10 @@ def test_random_generator():
     assert checks.random_generator(3).random() == np.random.default_rng(3).random()
     with pytest.raises(InputError, match="seed: expected an integer of at least 0, got None"):
         checks.random_generator(None)
+
+
+def test_a_file_is_written_into_a_folder_that_exists(tmp_path):
+    checks.check_output("path", tmp_path / "a.json")
+    for path in (tmp_path, tmp_path / "missing" / "a.json"):
+        with pytest.raises(InputError, match=r"^path: expected a file"):
+            checks.check_output("path", path)

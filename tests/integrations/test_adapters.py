@@ -4,6 +4,8 @@ import asyncio
 import os
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -81,8 +83,26 @@ class TestLangChain:
         assert [d.metadata["page"] for d in ranked][-1] == 0
         assert FastreaderReorder("smollm2-135m").transform_documents([]) == []
         del documents[0].metadata["relevance_score"]
-        with pytest.raises(InputError, match="'relevance_score' in all metadata or in none"):
+        with pytest.warns(UserWarning, match="1 of 5 have no score and come last"):
+            placed = FastreaderReorder("smollm2-135m").transform_documents(documents)
+        assert sorted(d.metadata["page"] for d in placed) == [0, 1, 2, 3, 4]
+        documents[0].metadata["relevance_score"] = "high"
+        with pytest.raises(InputError, match=r"documents\[0\]: score: expected a number or None, got 'high'"):
             FastreaderReorder("smollm2-135m").transform_documents(documents)
+
+    def test_metadata_is_copied_deeply_and_a_threshold_leaves_documents_out(self, tiny_reader, expected):
+        from fastreader.integrations.langchain import FastreaderRerank
+
+        documents = self.documents()
+        for document in documents:
+            document.metadata["pages"] = [1]
+        limit = expected[1].relevance
+        kept = FastreaderRerank(reader=tiny_reader, top_n=None, score_threshold=limit - 1e-5).compress_documents(
+            documents, QUESTION
+        )
+        assert [d.id for d in kept] == [f"d{i}" for i in expected.indices[:2]]
+        kept[0].metadata["pages"].append(2)
+        assert all(document.metadata["pages"] == [1] for document in documents)
 
 
 class TestLlamaIndex:
@@ -118,13 +138,60 @@ class TestLlamaIndex:
         with pytest.raises(ValueError, match="query_bundle"):
             own.postprocess_nodes(self.nodes())
 
-    def test_metadata_for_embedding_is_read(self, tiny_reader):
+    def test_reranking_shows_in_traces(self, tiny_reader):
+        from llama_index.core.callbacks import CallbackManager, CBEventType, LlamaDebugHandler
+        from llama_index.core.instrumentation import get_dispatcher
+        from llama_index.core.instrumentation.event_handlers import BaseEventHandler
+
+        from fastreader.integrations.llama_index import FastreaderRerank
+
+        seen = []
+
+        class Handler(BaseEventHandler):
+            def handle(self, event, **_):
+                seen.append(event)
+
+        root = get_dispatcher()
+        root.add_event_handler(Handler())
+        try:
+            debug = LlamaDebugHandler(print_trace_on_end=False)
+            own = FastreaderRerank(reader=tiny_reader, top_n=2, callback_manager=CallbackManager([debug]))
+            kept = own.postprocess_nodes(self.nodes(), query_str=QUESTION)
+        finally:
+            root.event_handlers.pop()
+        started, ended = [event for event in seen if "ReRank" in event.class_name()]
+        assert (len(started.nodes), started.top_n) == (5, 2)
+        assert [n.node.node_id for n in ended.nodes] == [n.node.node_id for n in kept]
+        [pair] = debug.get_event_pairs(CBEventType.RERANKING)
+        assert len(pair) == 2
+
+    def test_unknown_arguments_are_refused(self):
+        from fastreader.integrations.llama_index import FastreaderReorder, FastreaderRerank
+
+        for made, wrong in ((FastreaderRerank, "top_k"), (FastreaderRerank, "mehtod"), (FastreaderReorder, "bais")):
+            with pytest.raises(ValueError, match=f"{wrong}\n.*not permitted"):
+                made(**{wrong: "x"})
+
+    def test_nodes_without_a_score_come_last(self):
+        from fastreader.integrations.llama_index import FastreaderReorder
+
+        nodes = self.nodes()
+        for node, score in zip(nodes, (0.1, None, 0.3, None, 0.2), strict=True):
+            node.score = score
+        with pytest.warns(UserWarning, match="2 of 5 have no score"):
+            placed = FastreaderReorder().postprocess_nodes(nodes, query_str=QUESTION)
+        wanted = fr.arrange(list(range(5)), "smollm2-135m", [3, 2, 5, 1, 4])
+        assert [int(n.node.node_id[1:]) for n in placed] == wanted
+
+    def test_metadata_as_llama_index_renders_it(self, tiny_reader):
         from llama_index.core.schema import MetadataMode, NodeWithScore, TextNode
 
         from fastreader.integrations.llama_index import FastreaderRerank
 
         node = TextNode(text=TEXTS[0], metadata={"title": "Rivers"})
-        (kept,) = FastreaderRerank(reader=tiny_reader).postprocess_nodes([NodeWithScore(node=node)], query_str=QUESTION)
+        (kept,) = FastreaderRerank(reader=tiny_reader, metadata_mode="embed").postprocess_nodes(
+            [NodeWithScore(node=node)], query_str=QUESTION
+        )
         text = node.get_content(metadata_mode=MetadataMode.EMBED)
         assert "Rivers" in text
         assert kept.score == pytest.approx(fr.rerank(tiny_reader, QUESTION, [text])[0].relevance, abs=1e-6)
@@ -169,6 +236,39 @@ class TestHaystack:
         assert [d.id for d in later] == [f"h{i}" for i in expected.indices[:3]]
         assert own.run(QUESTION, [])["documents"] == []
 
+    def test_arguments_that_rankers_of_haystack_take(self, tiny_reader, expected):
+        from haystack import Document
+        from haystack.utils import ComponentDevice, Device, DeviceMap
+
+        from haystack_integrations.components.rankers.fastreader import FastreaderRanker
+
+        own = FastreaderRanker(device=ComponentDevice.from_str("cpu"))
+        assert own.device == "cpu" and FastreaderRanker.from_dict(own.to_dict()).device == "cpu"
+        several = ComponentDevice.from_multiple(DeviceMap({"a": Device.cpu(), "b": Device.gpu(0)}))
+        for wrong, named in (({"device": several}, "device"), ({"top_k": -1}, "top_k"), ({"top_k": 0}, "top_k")):
+            with pytest.raises(InputError, match=f"^{named}: expected"):
+                FastreaderRanker(**wrong)
+        limit = expected[1].relevance - 1e-5
+        own = FastreaderRanker(reader=tiny_reader, score_threshold=limit, top_k=None)
+        assert [d.id for d in own.run(QUESTION, self.documents())["documents"]] == [
+            f"h{i}" for i in expected.indices[:2]
+        ]
+        own = FastreaderRanker(reader=tiny_reader, meta_fields_to_embed=["topic"], embedding_separator=": ")
+        [kept] = own.run(QUESTION, [Document(content=TEXTS[0], meta={"topic": "Rivers"})])["documents"]
+        text = f"Rivers: {TEXTS[0]}"
+        assert kept.score == pytest.approx(fr.rerank(tiny_reader, QUESTION, [text])[0].relevance, abs=1e-6)
+
+    def test_documents_of_one_id_are_one(self, tiny_reader):
+        from haystack import Document
+
+        from haystack_integrations.components.rankers.fastreader import FastreaderRanker
+
+        documents = [
+            Document(content=TEXTS[i], id=str(i % 2), score=score) for i, score in enumerate((None, 1, 2, 0.5))
+        ]
+        kept = FastreaderRanker(reader=tiny_reader).run(QUESTION, documents)["documents"]
+        assert sorted((d.id, d.content) for d in kept) == [("0", TEXTS[2]), ("1", TEXTS[1])]
+
     def test_a_pipeline_is_written_and_read(self, tiny_reader):
         from haystack import Pipeline
 
@@ -203,6 +303,45 @@ class TestRerankers:
 
         own = Reranker(str(model), model_type="FastreaderRanker", precision="exact", device="cpu")
         assert own.rank(QUESTION, TEXTS).results[0].document.text in TEXTS
+
+
+def test_a_document_has_one_text_in_every_library(tiny_reader):
+    import haystack
+    import langchain_core.documents
+    from llama_index.core.schema import NodeWithScore, TextNode
+    from rerankers import Document
+
+    from fastreader.integrations import langchain, llama_index, rerankers
+    from haystack_integrations.components.rankers import fastreader
+
+    text, about = TEXTS[0], {"title": "Rivers of Africa", "page": 3}
+    document = langchain_core.documents.Document(text, metadata=about)
+    node = NodeWithScore(node=TextNode(text=text, metadata=about))
+    own = haystack.Document(content=text, meta=about)
+    wanted = fr.rerank(tiny_reader, QUESTION, [fr.Passage(text, "Rivers of Africa")])[0].relevance
+    plain = fr.rerank(tiny_reader, QUESTION, [text])[0].relevance
+    [first] = langchain.FastreaderRerank(reader=tiny_reader).compress_documents([document], QUESTION)
+    [second] = llama_index.FastreaderRerank(reader=tiny_reader).postprocess_nodes([node], query_str=QUESTION)
+    [third] = fastreader.FastreaderRanker(reader=tiny_reader).run(QUESTION, [own])["documents"]
+    fourth = rerankers.FastreaderRanker(reader=tiny_reader).rank(QUESTION, [Document(text, metadata=about)]).results[0]
+    direct = [result.relevance for item in (document, node, own) for result in fr.rerank(tiny_reader, QUESTION, [item])]
+    found = [first.metadata["relevance_score"], second.score, third.score, fourth.score, *direct]
+    assert found == pytest.approx([wanted] * 7, abs=1e-6) and abs(wanted - plain) > 1e-4
+
+
+def test_first_calls_at_the_same_time_load_once(monkeypatch):
+    from fastreader.integrations.common import _loaded, named_reader
+
+    loads = []
+    monkeypatch.setattr(fr.Reader, "load", lambda model, **_: loads.append(model) or time.sleep(0.1) or object())
+    _loaded.cache_clear()
+    try:
+        with ThreadPoolExecutor(8) as pool:
+            names = ["a", "b"] * 4
+            found = list(pool.map(lambda name: named_reader(name, "cpu", "auto", "fast"), names))
+    finally:
+        _loaded.cache_clear()
+    assert sorted(loads) == ["a", "b"] and len(set(map(id, found))) == 2
 
 
 @pytest.mark.parametrize(

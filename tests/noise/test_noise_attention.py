@@ -174,6 +174,9 @@ def test_figures(tmp_path):
         noise.plot_heat_map({"gold": a.share}, {"gold": ("gold",)})
     with pytest.raises(InputError, match=r"at least one answer each, got .*0"):
         noise.plot_entropy({"gold": []})
+    for name in ("missing/plot.png", "plot.docx"):
+        with pytest.raises(InputError, match=r"^path: "):
+            noise.plot_entropy({"gold": [a]}, tmp_path / name)
 
 
 def test_bad_input(tiny_reader, materials):

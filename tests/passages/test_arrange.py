@@ -108,7 +108,6 @@ def test_files(tmp_path):
         (lambda: fr.arrange(["a", "b"], "no-such-reader"), "no calibration of 'no-such-reader'"),
         (lambda: fr.arrange(["a", "b"], calibration(5), [1.0]), r"scores: expected shape \[2\]"),
         (lambda: fr.arrange(["a", "b"], calibration(5), [1.0, float("nan")]), r"scores\[1\]: expected a finite number"),
-        (lambda: fr.arrange([fr.Passage("a", score=1.0), "b"], calibration(5)), "a score for each or for none"),
         (lambda: fr.arrange("ab", calibration(5)), "passages"),
         (lambda: fr.arrange(["a", "b"], changed(flat=True)), "it found no bias"),
         (lambda: fr.arrange(["a", "b"], changed(sign="undetermined")), "undetermined"),
@@ -142,3 +141,10 @@ def test_the_command_writes_what_can_be_read_again(tmp_path):
     assert output.read_text(encoding="utf-8") == told.stdout
     failed = CliRunner().invoke(app, ["arrange", str(QUESTIONS), "--model", "no-such-reader"])
     assert isinstance(failed.exception, InputError)
+
+
+def test_passages_without_a_score_come_last_and_ties_keep_their_order():
+    passages = [fr.Passage(str(i), score=score) for i, score in enumerate((None, 1.0, float("nan"), 1.0, 3.0, -1e300))]
+    with pytest.warns(UserWarning, match="passages: 2 of 6 have no score and come last"):
+        found = fr.arrange(passages, calibration(5))
+    assert found == fr.arrange(passages, calibration(5), [2, 5, 1, 5, 6, 3])

@@ -14,6 +14,7 @@ from fastreader.core.drawing import COLOURS
 from fastreader.errors import InputError
 from fastreader.report import Report
 from fastreader.report.browse import BUDGET, browser_data
+from fastreader.report.policy import PLACE, StyleClasses, with_policy
 from fastreader.report.study_data import StudyRun
 from fastreader.statistics import mcnemar, paired_bootstrap
 from fastreader.statistics.measures.retrieval import retrieval_measures
@@ -374,3 +375,22 @@ def test_folders_without_answers(tmp_path):
     with pytest.raises(InputError, match="holds no answers yet"):
         Report.of(tmp_path / "run")
     assert RunFolder(tmp_path / "run").rows() == []
+
+
+def test_the_policy_is_made_of_the_parts_and_not_of_the_page():
+    script, style = "\nown();\n", "p {}"
+    markup = "<p><script>evil()</script><style>b {}</style>"
+    page = f'<meta content="{PLACE}"><style>{style}</style>{markup}<script>{script}</script>'
+    found = with_policy(page, [script], [style])
+    allowed = set(re.findall(r"sha256-([^']+)'", found))
+    assert allowed == {base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in (script, style)}
+    assert "script-src 'none'; style-src 'none'" in with_policy(page)
+
+
+def test_only_styles_of_elements_become_classes():
+    classes = StyleClasses()
+    text = ' style="} body { display: none } .y {"'
+    kept = f"<!-- a label{text} --><text>label{text}</text><path{text}/>"
+    assert classes.replace(kept) == kept and classes.sheet() == ""
+    assert classes.replace('<path d="M0" style="fill: red"/>') == '<path d="M0" class="s0"/>'
+    assert classes.sheet() == ".s0 { fill: red }"

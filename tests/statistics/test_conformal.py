@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 
 from fastreader.errors import InputError
 from fastreader.statistics import ConformalSets, coverage
@@ -53,3 +54,13 @@ def test_right_answers_that_are_no_candidate():
 def test_rejects(arguments, message):
     with pytest.raises(InputError, match=message):
         ConformalSets.fit(*arguments)
+
+
+def test_a_tensor_with_a_gradient_is_refused():
+    rows = [torch.tensor([0.5, 0.5], requires_grad=True)]
+    for call in (
+        lambda: ConformalSets.fit(rows, [0]),
+        lambda: ConformalSets.fit([[0.5, 0.5]] * 9, [0] * 9).set_of(rows[0]),
+    ):
+        with pytest.raises(InputError, match="probabilities"):
+            call()

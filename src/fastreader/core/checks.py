@@ -263,8 +263,9 @@ def check_keys(name: str, values: Mapping[str, object], known: Iterable[str]) ->
 
 
 def check_output(name: str, path: str | os.PathLike[str]) -> None:
-    """Check that a file can be written at `path`: no folder is there."""
+    """Check that a file can be written at `path`: no folder is there, and its own folder exists."""
     expect(not Path(path).is_dir(), name, "a file, not a folder", os.fspath(path))
+    expect(Path(path).parent.is_dir(), name, "a file in a folder that exists", os.fspath(path))
 
 
 def check_json(name: str, value: object) -> None:

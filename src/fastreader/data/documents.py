@@ -68,9 +68,11 @@ def as_passage(document: Any, *, name: str = "document") -> Passage:
     if callable(content):
         text, id, extra = content(), getattr(node, "node_id", None), getattr(node, "metadata", None)
     else:
-        found = (getattr(document, key, None) for key in ("page_content", "content", "text", "contents"))
-        text = next((value for value in found if value is not None), None)
-        expect(text is not None, name, _WANTED, document)
+        held = [
+            getattr(document, key) for key in ("page_content", "content", "text", "contents") if hasattr(document, key)
+        ]
+        expect(bool(held), name, _WANTED, document)
+        text = next((value for value in held if not is_missing(value)), "")  # Haystack's of an image has None
         id = next((value for key in _ID if (value := getattr(document, key, None)) is not None), None)
         extra = next((value for key in _METADATA if (value := getattr(document, key, None)) is not None), None)
     return _made(text, getattr(document, "title", None), id, getattr(document, "score", None), extra, name)

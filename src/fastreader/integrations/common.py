@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import copy
+import os
+import threading
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any
 
 from pydantic import BaseModel, Field
 
-from fastreader.passages.ranking import rerank
+from fastreader.passages.ranking import RerankResult, rerank
 
 NOTE = "fastreader_note"  # the key of a result's note in metadata
 
@@ -21,6 +25,7 @@ class RankerFields(BaseModel):
         top_n: at most this many documents are returned; None returns all.
         method: a method of `fastreader.rerank`.
         options: further arguments of `fastreader.rerank`.
+        score_threshold: documents of smaller relevance are left out; None keeps all.
     """
 
     model: str = Field(default="smollm2-135m", description="A name or path of a reader.")
@@ -31,14 +36,31 @@ class RankerFields(BaseModel):
     top_n: int | None = Field(default=3, description="Number of documents returned.")
     method: str = "query_likelihood"
     options: dict[str, Any] = Field(default_factory=dict)
+    score_threshold: float | None = None
+
+
+_locks: dict[tuple[str, ...], threading.Lock] = {}
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_locks.clear)  # a thread that holds one is not in the child
+
+
+def named_reader(model: str, device: str, dtype: str, precision: str) -> Any:
+    """Return the reader of that name, of which two stay loaded, and load it once for calls at the same time."""
+    key = (str(model), str(device), str(dtype), str(precision))
+    with _locks.setdefault(key, threading.Lock()):
+        return _loaded(*key)
 
 
 @lru_cache(maxsize=2)
-def named_reader(model: str, device: str, dtype: str, precision: str) -> Any:
-    """Return the reader of that name, of which two stay loaded."""
+def _loaded(model: str, device: str, dtype: str, precision: str) -> Any:
     from fastreader.reader.reader import Reader
 
     return Reader.load(model, device=device, dtype=dtype, precision=precision)
+
+
+def reader_of(ranker: Any) -> Any:
+    """Return the reader that a ranker was given, or the one that it names."""
+    return ranker.reader or named_reader(ranker.model, ranker.device, ranker.dtype, ranker.precision)
 
 
 def ranking(ranker: Any, query: Any, passages: Any, top_n: int | None, **options: Any) -> Any:
@@ -49,10 +71,14 @@ def ranking(ranker: Any, query: Any, passages: Any, top_n: int | None, **options
         query, passages, top_n: arguments of `fastreader.rerank`.
         **options: further ones, besides the ranker's own.
     """
-    reader = ranker.reader or named_reader(ranker.model, ranker.device, ranker.dtype, ranker.precision)
-    return rerank(reader, query, passages, method=ranker.method, top_n=top_n, **options, **ranker.options)
+    return rerank(reader_of(ranker), query, passages, method=ranker.method, top_n=top_n, **options, **ranker.options)
+
+
+def above(results: Iterable[RerankResult], threshold: float | None) -> list[RerankResult]:
+    """Return the results whose relevance is at least `threshold`, or all for None."""
+    return [result for result in results if threshold is None or result.relevance >= threshold]
 
 
 def noted(metadata: dict[str, Any], note: str, **more: Any) -> dict[str, Any]:
-    """Return a document's metadata with a result's note, if there is one, and with `more`."""
-    return {**metadata, **more, **({NOTE: note} if note else {})}
+    """Return a deep copy of a document's metadata with a result's note, if there is one, and with `more`."""
+    return {**copy.deepcopy(metadata), **more, **({NOTE: note} if note else {})}

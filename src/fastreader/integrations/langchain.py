@@ -7,11 +7,10 @@ from typing import Any
 
 from pydantic import ConfigDict
 
-from fastreader.core.checks import expect
 from fastreader.errors import MissingExtraError
-from fastreader.integrations.common import RankerFields, noted, ranking
+from fastreader.integrations.common import RankerFields, above, noted, ranking
 from fastreader.moi.quantities.position_bias import PositionBias
-from fastreader.passages.arrange import Arranger, arrange
+from fastreader.passages.arrange import Arranger, arrange, scores_or_last
 
 try:
     from langchain_core.documents import BaseDocumentCompressor, BaseDocumentTransformer, Document
@@ -35,7 +34,7 @@ class FastreaderRerank(RankerFields, BaseDocumentCompressor):
         if not documents:
             return []
         kept = []
-        for result in ranking(self, query, list(documents), self.top_n):
+        for result in above(ranking(self, query, list(documents), self.top_n), self.score_threshold):
             own = documents[result.index]
             metadata = noted(own.metadata, result.note, relevance_score=result.relevance)
             kept.append(own.model_copy(update={"metadata": metadata}))
@@ -49,7 +48,7 @@ class FastreaderReorder(BaseDocumentTransformer):
 
     Args:
         bias: an `Arranger`, a calibration, its file, or the name of a reader.
-        score: key of a document's score in its metadata; without it, documents come best first.
+        score: key of a document's score in its metadata; documents without one come last, in their order.
     """
 
     def __init__(self, bias: Arranger | PositionBias | str, score: str = "relevance_score") -> None:
@@ -59,9 +58,7 @@ class FastreaderReorder(BaseDocumentTransformer):
         """Return the documents in reading order.
 
         Raises:
-            InputError: if only some documents have a score, or the bias cannot place them.
+            InputError: if a score is no number, or the bias cannot place the documents.
         """
-        scores = [document.metadata.get(self.score) for document in documents]
-        known = [float(score) for score in scores if score is not None]
-        expect(len(known) in (0, len(scores)), "documents", f"{self.score!r} in all metadata or in none", len(known))
-        return arrange(list(documents), self.bias, known or [-float(place) for place in range(len(scores))])
+        scores = scores_or_last("documents", [document.metadata.get(self.score) for document in documents])
+        return arrange(list(documents), self.bias, scores)

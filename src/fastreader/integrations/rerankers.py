@@ -57,7 +57,8 @@ class FastreaderRanker(BaseRanker):
     ) -> RankedResults:
         """Return the documents in order of relevance, in the library's own results."""
         documents = prep_docs(docs, doc_ids, metadata)
-        ranked = ranking(self, query, [d.text or "" for d in documents], None)
+        passages = [{"text": d.text or "", "metadata": d.metadata or {}} for d in documents]
+        ranked = ranking(self, query, passages, None)
         results = [
             Result(document=documents[result.index], score=result.relevance, rank=place)
             for place, result in enumerate(ranked, 1)

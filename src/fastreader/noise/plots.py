@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fastreader.core.checked import checked
-from fastreader.core.checks import expect
+from fastreader.core.checks import check_output, expect, rejecting
 from fastreader.core.drawing import COLOURS, INK, MAP, MARKERS, new_figure
 from fastreader.noise.attention import AnswerAttention, FloatArray
 from fastreader.noise.layouts import POSITIONS, LayoutSpec
@@ -180,5 +180,7 @@ def plot_entropy(
 
 def _written(figure: Figure, path: str | os.PathLike[str] | None) -> Figure:
     if path is not None:
-        figure.savefig(path, dpi=150)
+        check_output("path", path)
+        with rejecting(f"path: {os.fspath(path)!r} cannot be written", ValueError):  # a suffix that matplotlib lacks
+            figure.savefig(path, dpi=150)
     return figure

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Self, SupportsFloat, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from fastreader.core.checked import checked, checked_methods
-from fastreader.core.checks import check_int, check_list, check_text, expect, require
+from fastreader.core.checks import check_int, check_list, check_text, expect, is_missing, require
 from fastreader.core.protocol import ReaderProtocol
 from fastreader.data.documents import as_passage
 from fastreader.data.record import SavedRecord
@@ -170,17 +171,20 @@ def arrange(
         passages: texts, `Passage`s, mappings or documents of other libraries; they are returned as they are.
         bias: an `Arranger`; a calibration, which serves any number of passages by interpolation; the file of either; a
             reader, or the name of one that has calibrations.
-        scores: one for each passage, larger is better. None takes the passages' own scores if all have one, and else
-            their order, best first.
+        scores: one for each passage, larger is better. None takes the passages' own scores; passages without one come
+            last, with a warning, and if no passage has one, their order counts, best first.
 
     Raises:
-        InputError: if there are not as many scores as passages, only some passages have one, or the bias cannot place
-            scores from outside: its sign is undetermined, or it is flat.
+        InputError: if there are not as many scores as passages, or the bias cannot place scores from outside: its sign
+            is undetermined, or it is flat.
     """
     check_list("passages", passages)
     items = list(passages)
     arranger = _arranger(bias)
-    values = finite("scores", _own_scores(items) if scores is None else scores, (len(items),))
+    if scores is None:
+        given = [as_passage(item, name=f"passages[{i}]").score for i, item in enumerate(items)]
+        scores = scores_or_last("passages", given)
+    values = finite("scores", scores, (len(items),))
     return [items[i] for i in arranger.order(values)]
 
 
@@ -210,12 +214,30 @@ def _at_hand(name: str, revision: str, template: str, _stamp: tuple[tuple[str, i
     return Arranger.of(usable)
 
 
-def _own_scores(items: Sequence[Any]) -> list[float]:
-    """Return the passages' scores, or without any, numbers that fall with the place."""
-    known = [as_passage(item, name=f"passages[{i}]").score for i, item in enumerate(items)]
-    given = [score for score in known if score is not None]
-    expect(len(given) in (0, len(items)), "passages", "a score for each or for none", f"{len(given)} of {len(items)}")
-    return [float(score) for score in given] or [-float(place) for place in range(len(items))]
+def scores_or_last(name: str, scores: Sequence[Any]) -> list[float]:
+    """Return scores of which some may be missing, so that passages without one come last, in their order.
+
+    Args:
+        name: name of the passages' argument, for messages.
+        scores: numbers; None and NaN are missing.
+
+    Returns:
+        The scores if none is missing, numbers that fall with the place if all are, and else numbers in the same order.
+
+    Raises:
+        InputError: if a score is no number.
+    """
+    missing = [is_missing(score) for score in scores]
+    for i, score in enumerate(scores):
+        number = isinstance(score, SupportsFloat) and not isinstance(score, bool)
+        expect(missing[i] or number, f"{name}[{i}]: score", "a number or None", score)
+    if not any(missing):
+        return [float(score) for score in scores]
+    if all(missing):
+        return [-float(place) for place in range(len(scores))]
+    warnings.warn(f"{name}: {sum(missing)} of {len(scores)} have no score and come last", stacklevel=4)
+    known = sorted({float(score) for score, absent in zip(scores, missing, strict=True) if not absent})
+    return [-1.0 - i if missing[i] else float(known.index(float(score))) for i, score in enumerate(scores)]
 
 
 def _why_not(bias: PositionBias) -> str:

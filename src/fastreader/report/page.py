@@ -18,7 +18,7 @@ from fastreader import __version__
 from fastreader.report import figures
 from fastreader.report.browse import browser_data
 from fastreader.report.plots import Chart, Table, answers, ensemble, layouts, moi
-from fastreader.report.policy import PLACE, StyleClasses, with_policy
+from fastreader.report.policy import PLACE, StyleClasses, own_styles, with_policy
 from fastreader.report.study_data import Missing, StudyRun
 from fastreader.report.tables import Contradictions, RetrievalTable, contradictions, retrieval, summary_rows
 
@@ -94,6 +94,7 @@ class Report:
         study = self.run.study
         classes = StyleClasses()
         shown = [(s, Markup(classes.replace(_figure(s)))) for s in self.sections if s.table is not None]  # nosec B704 # matplotlib escaped its texts
+        style, script = f"{_asset('style.css')}\n{classes.sheet()}\n", str(_asset("browser.js"))
         page = environment.from_string(_asset("page.html")).render(
             policy=PLACE,
             title=study.name or "Study",
@@ -106,13 +107,12 @@ class Report:
             tests=", ".join(dict.fromkeys(TEST_NAMES[row["test"]] for row in self.summary if row["test"])) or "none",
             cut=cut,
             data=_json(data),
-            style=_asset("style.css"),
-            figure_style=Markup(classes.sheet()),  # nosec B704 # styles of our figures
-            script=_asset("browser.js"),
+            style=Markup(style),  # nosec B704 # our own style sheet and styles of our figures
+            script=Markup(script),  # nosec B704 # our own script
             version=__version__,
             made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         )
-        return with_policy(page)
+        return with_policy(page, [script], [style, *(sheet for _, svg in shown for sheet in own_styles(svg))])
 
     def write_figures(self, folder: str | os.PathLike[str], kind: str) -> list[Path]:
         """Write every figure as an "svg" or "png" file and return the paths."""

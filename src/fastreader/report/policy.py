@@ -9,12 +9,14 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
+from collections.abc import Sequence
 
 PLACE = "the policy is set when the page is whole"
 """Text in the page's template that `with_policy` replaces."""
 
-_STYLE = re.compile(r"<style[^>]*>(.*?)</style>", re.DOTALL)
-_SCRIPT = re.compile(r"<script>(.*?)</script>", re.DOTALL)  # data, of type application/json, is not run
+_TAG = re.compile(r"<[A-Za-z][^<>]*>")  # no comment, in which matplotlib repeats texts
+_FIGURE_STYLE = re.compile(r'<defs>\s*<style type="text/css">([^<]*)</style>')
+_ATTRIBUTE = re.compile(r' style="([^"{}]*)"')
 
 
 class StyleClasses:
@@ -29,7 +31,7 @@ class StyleClasses:
 
     def replace(self, svg: str) -> str:
         """Return an element whose tags have classes for their styles."""
-        return re.sub(r' style="([^"]*)"', lambda found: f' class="{self._name(found[1])}"', svg)
+        return _TAG.sub(lambda tag: _ATTRIBUTE.sub(lambda found: f' class="{self._name(found[1])}"', tag[0]), svg)
 
     def sheet(self) -> str:
         """Return the style sheet of all classes so far."""
@@ -39,17 +41,28 @@ class StyleClasses:
         return self.rules.setdefault(style, f"s{len(self.rules)}")
 
 
-def with_policy(page: str) -> str:
-    """Return a page with the policy that allows exactly the scripts and style sheets that it has now."""
-    scripts, styles = _hashes(_SCRIPT.findall(page)), _hashes(_STYLE.findall(page))
+def own_styles(svg: str) -> list[str]:
+    """Return the style sheet with which matplotlib begins a figure, or none."""
+    found = _FIGURE_STYLE.search(svg)
+    return [found[1]] if found else []
+
+
+def with_policy(page: str, scripts: Sequence[str] = (), styles: Sequence[str] = ()) -> str:
+    """Return a page with the policy that allows its own scripts and style sheets.
+
+    Args:
+        page: contains `PLACE`.
+        scripts, styles: contents of the elements that the page was made with, character by character. What else the
+            page has is not allowed.
+    """
     policy = (
-        f"default-src 'none'; script-src {scripts}; style-src {styles}; img-src data:; base-uri 'none'; "
-        "form-action 'none'"
+        f"default-src 'none'; script-src {_hashes(scripts)}; style-src {_hashes(styles)}; img-src data:; "
+        "base-uri 'none'; form-action 'none'"
     )
     return page.replace(PLACE, policy, 1)
 
 
-def _hashes(texts: list[str]) -> str:
+def _hashes(texts: Sequence[str]) -> str:
     """Return the hashes of distinct texts as sources of a policy."""
     digests = (hashlib.sha256(text.encode()).digest() for text in dict.fromkeys(texts))
     return " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests) or "'none'"

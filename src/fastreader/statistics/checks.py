@@ -17,7 +17,7 @@ BoolArray = npt.NDArray[np.bool_]
 
 def numbers(name: str, values: Any) -> FloatArray:
     """Return `values` as float64 [n], checked to be a list of at least one number, all finite."""
-    with rejecting(f"{name}: expected numbers, got something else", TypeError, ValueError):
+    with rejecting(f"{name}: expected numbers, got something else", TypeError, ValueError, RuntimeError):
         array = np.asarray(values, dtype=np.float64)
     expect(array.ndim == 1 and len(array) > 0, name, "a list of at least one number", values)
     for place in np.flatnonzero(~np.isfinite(array)).tolist():

@@ -215,5 +215,6 @@ def _results(ranked: Reranked, documents: bool) -> list[dict[str, Any]]:
     return results
 
 
-def _document(passage: Passage) -> dict[str, str]:
-    return {"text": passage.text, **({"title": passage.title} if passage.title else {})}
+def _document(passage: Passage) -> dict[str, Any]:
+    more = {"title": passage.title, "id": passage.id, "metadata": passage.metadata}
+    return {"text": passage.text, **{key: value for key, value in more.items() if value}}

@@ -201,7 +201,7 @@ def finite(name: str, value: Any, shape: tuple[int, ...]) -> FloatArray:
     """
     try:
         array = np.array(value, dtype=np.float64)
-    except (TypeError, ValueError, OverflowError) as error:
+    except (TypeError, ValueError, OverflowError, RuntimeError) as error:
         raise InputError(f"{name}: expected numbers, got {shown(value)}") from error
     expect(array.shape == shape, name, f"shape {list(shape)}", list(array.shape))
     for place in np.argwhere(~np.isfinite(array)):

@@ -3,18 +3,36 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from dataclasses import replace
 from typing import Any
 
+from fastreader.core.checks import check_int, check_number, is_missing, rejecting
 from fastreader.errors import MissingExtraError
-from fastreader.integrations.common import named_reader, noted, ranking
+from fastreader.integrations.common import above, named_reader, noted, ranking
 
 try:
     from haystack import Document, component, default_from_dict, default_to_dict
+    from haystack.utils import ComponentDevice
 except ImportError as error:
     raise MissingExtraError("haystack-ai", "haystack") from error
 
-_FIELDS = ("model", "top_k", "method", "device", "dtype", "precision", "options")
+_FIELDS = (
+    "model",
+    "top_k",
+    "method",
+    "device",
+    "dtype",
+    "precision",
+    "options",
+    "score_threshold",
+    "meta_fields_to_embed",
+    "embedding_separator",
+)
+
+
+def _score(document: Document) -> float:
+    return -math.inf if document.score is None else document.score
 
 
 @component
@@ -22,11 +40,18 @@ class FastreaderRanker:
     """Rank documents by their relevance to the query, by `fastreader.rerank`, with scores in [0, 1].
 
     Args:
-        model, device, dtype, precision: arguments of `Reader.load`, which `warm_up` or the first run calls.
+        model, device, dtype, precision: arguments of `Reader.load`, which `warm_up` or the first run calls; `device`
+            may also be a `ComponentDevice`.
         top_k: at most this many documents are returned; None returns all.
         method: a method of `fastreader.rerank`.
         options: further arguments of `fastreader.rerank`.
+        score_threshold: documents of smaller relevance are left out; None keeps all.
+        meta_fields_to_embed: keys of `meta` whose values are read before the content. A `title` is always read.
+        embedding_separator: joins these values and the content.
         reader: a reader to use instead of `model`; it is not serialised.
+
+    Raises:
+        InputError: if `top_k` is not an integer of at least 1, or `device` names several devices.
     """
 
     def __init__(
@@ -35,14 +60,24 @@ class FastreaderRanker:
         *,
         top_k: int | None = 10,
         method: str = "query_likelihood",
-        device: str = "auto",
+        device: str | ComponentDevice = "auto",
         dtype: str = "auto",
         precision: str = "fast",
         options: dict[str, Any] | None = None,
+        score_threshold: float | None = None,
+        meta_fields_to_embed: list[str] | None = None,
+        embedding_separator: str = "\n",
         reader: Any = None,
     ) -> None:
+        check_int("top_k", top_k, optional=True)
+        check_number("score_threshold", score_threshold, optional=True)
+        if isinstance(device, ComponentDevice):
+            with rejecting("device: expected one device", ValueError):
+                device = device.to_torch_str()
         self.model, self.top_k, self.method = model, top_k, method
-        self.device, self.dtype, self.precision = device, dtype, precision
+        self.device, self.dtype, self.precision = str(device), dtype, precision
+        self.score_threshold, self.embedding_separator = score_threshold, embedding_separator
+        self.meta_fields_to_embed = list(meta_fields_to_embed or [])
         self.options = dict(options or {})
         self.reader = reader
 
@@ -68,17 +103,28 @@ class FastreaderRanker:
 
         Args:
             query: the question.
-            documents: those without text come last.
+            documents: those without text come last; of those with the same id, the first one with the largest score is
+                kept, as Haystack's own rankers do.
             top_k: instead of the component's.
         """
         self.warm_up()
-        passages = [{"text": d.content or "", "id": d.id} for d in documents]
+        by_id: dict[str, Document] = {}
+        for document in documents:
+            if document.id not in by_id or _score(document) > _score(by_id[document.id]):
+                by_id[document.id] = document
+        documents = list(by_id.values())
+        passages = [{"text": self._text(d), "id": d.id, "metadata": d.meta} for d in documents]
         limit = self.top_k if top_k is None else top_k
         kept = []
-        for result in ranking(self, query, passages, limit):
+        for result in above(ranking(self, query, passages, limit), self.score_threshold):
             own = documents[result.index]
             kept.append(replace(own, score=result.relevance, meta=noted(own.meta, result.note)))
         return {"documents": kept}
+
+    def _text(self, document: Document) -> str:
+        fields = [document.meta.get(name) for name in self.meta_fields_to_embed if name != "title"]
+        texts = [*(str(value) for value in fields if not is_missing(value)), document.content or ""]
+        return self.embedding_separator.join(text for text in texts if text)
 
     @component.output_types(documents=list[Document])
     async def run_async(
