@@ -22,7 +22,7 @@ def spaced_tokenizer(scheme: str):
     vocabulary["ll"] = len(vocabulary)
     inner = Tokenizer(models.BPE(vocab=vocabulary, merges=merges, byte_fallback=True, unk_token="<unk>"))
     inner.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=scheme, split=False)
-    inner.decoder = decoders.Metaspace(prepend_scheme=scheme)
+    inner.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Metaspace(prepend_scheme=scheme)])
     return PreTrainedTokenizerFast(tokenizer_object=inner, bos_token="<s>", eos_token="</s>", unk_token="<unk>")
 
 
@@ -294,9 +294,107 @@ def test_what_is_no_tokenizer_is_refused(other):
         TextEncoder(other)
 
 
-def test_a_continuation_that_vanishes_is_an_error():
-    tokenizer = spaced_tokenizer("first")
+JOINS = [
+    ("Question?\nAnswer:", "Paris and London"),
+    ("hello he", "llo"),
+    ("hello hel", "lo hello"),
+    ("1", "2 3"),
+    ("12", "12\n\nand"),
+    ("the answer is", " 12"),
+    ("a.", "\n\nc"),
+    ("a", "\n\n\nb"),
+    ("a\n", "\n\nb"),
+    ("caf", "é au lait"),
+    ("a", "<|end|>b"),
+    ("a<|end", "|> b"),
+]
+
+
+@pytest.mark.parametrize("special_tokens", [True, False])
+@pytest.mark.parametrize(("context", "continuation"), JOINS)
+@pytest.mark.parametrize(
+    "make",
+    [
+        byte_tokenizer,
+        *(lambda k=k: regex_tokenizer(k) for k in REGEXES),
+        *(lambda s=s: spaced_tokenizer(s) for s in ("first", "always")),
+    ],
+    ids=["bytes", *REGEXES, "first", "always"],
+)
+def test_the_tokens_of_a_continuation_are_all_of_it(make, context, continuation, special_tokens):
+    """Where the harness's split is the continuation it is kept; where a token spans the join, the two are apart."""
+    tokenizer = make()
     encoder = TextEncoder(tokenizer)
-    # "he" + "llo" is one token, as is "he" alone: nothing of the continuation is left.
-    with pytest.raises(InputError, match="no separate token"):
-        encoder.pair("hello he", "llo")
+    head, tail = encoder.pair(context, continuation, special_tokens=special_tokens)
+    moved = context[len(context.rstrip()) :]
+    # Decoding a first token drops its space, hence the token before it.
+    text = tokenizer.decode([*head[-1:], *tail]).removeprefix(tokenizer.decode(head[-1:]))
+    assert text == moved + continuation
+    assert head == encoder.start(context.rstrip(), trusted=special_tokens)
+    joint = encoder.start(context + continuation, trusted=special_tokens)
+    assert head + tail == joint or joint[: len(head)] != head
+
+
+def test_a_continuation_that_the_tokenizer_drops_is_an_error():
+    from tokenizers import normalizers
+
+    tokenizer = byte_tokenizer()
+    tokenizer.backend_tokenizer.normalizer = normalizers.Replace("z", "")
+    with pytest.raises(InputError, match="continuation: 'zz' has no token"):
+        TextEncoder(tokenizer).pair("hello", "zz")
+
+
+def with_draws(kind):
+    """A tokenizer whose model draws how it splits a text, as in training."""
+    from tokenizers import Tokenizer, decoders, models
+    from transformers import PreTrainedTokenizerFast
+
+    if kind == "dropout":
+        tokenizer = regex_tokenizer("llama3")
+        tokenizer.backend_tokenizer.model.dropout = 0.5
+        return tokenizer
+    words = [(w, -float(len(w))) for w in ("<unk>", "a", "b", "n", "ab", "an", "ban", "ana", "nab")]
+    inner = Tokenizer(models.Unigram(words, unk_id=0))
+    inner.decoder = decoders.Fuse()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=inner, bos_token="<s>", eos_token="</s>")
+    tokenizer.backend_tokenizer.model.alpha = 0.1
+    return tokenizer
+
+
+@pytest.mark.parametrize("kind", ["dropout", "alpha"])
+def test_a_tokenizer_that_draws_its_splits_is_read_without(kind):
+    tokenizer = with_draws(kind)
+    text = "bananabananab the answer is 12" * 3
+    assert len({tuple(tokenizer(text)["input_ids"]) for _ in range(30)}) > 1
+    encoder = TextEncoder(tokenizer)
+    assert len({tuple(encoder.piece(text)) for _ in range(30)}) == 1
+    model = tokenizer.backend_tokenizer.model
+    assert getattr(model, kind) is not None  # the given one is left as it was
+    setattr(model, kind, None)
+    assert encoder.piece(text) == tokenizer(text, add_special_tokens=False)["input_ids"]
+
+
+def test_a_tokenizer_that_panics_is_an_error_of_ours():
+    tokenizer = byte_tokenizer()
+    encoder = TextEncoder(tokenizer)
+
+    class PanicException(BaseException):
+        pass
+
+    def panics(*_, **__):
+        raise PanicException("index out of range")
+
+    encoder._own = panics
+    with pytest.raises(UnsupportedModelError, match=r"tokenizer failed \(index out of range\)"):
+        encoder.piece("a")
+
+
+def test_mistral_commons_tokenizer_is_refused_with_what_to_use():
+    class MistralCommonBackend:
+        bos_token_id = 1
+
+        def __call__(self, text):
+            return text
+
+    with pytest.raises(UnsupportedModelError, match=r"mistral-common.*mistral_format=False"):
+        TextEncoder(MistralCommonBackend())

@@ -13,7 +13,7 @@ from fastreader.core.checks import check_seed, expect, rejecting
 from fastreader.core.protocol import Generation
 from fastreader.errors import ContextOverflowError, InputError, MissingExtraError, UnsupportedModelError
 from fastreader.integrations.common import named_reader
-from fastreader.reader.prompts.encoder import TextEncoder
+from fastreader.reader.prompts.encoder import Seam, TextEncoder
 
 try:
     import dspy
@@ -60,14 +60,13 @@ def conversation_tokens(encoder: TextEncoder, messages: Sequence[tuple[str, str]
     problem = f"messages: the model's chat template rejects the roles {roles}"
     with rejecting(problem, TemplateError, TypeError, ValueError):
         text = str(tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True))
-    tokens: list[int] = []
+    seam = Seam()
     for (_, content), mark in zip(messages, marks, strict=True):
         before, found, text = text.partition(mark)
         if not found or mark in text:
             raise UnsupportedModelError("the chat template does not keep every message as it is, once and in order")
-        tokens += encoder.piece(before, trusted=True) if tokens else encoder.start(before, trusted=True)
-        tokens += encoder.piece(content)
-    return tokens + encoder.piece(text, trusted=True)
+        seam = encoder.follow(encoder.follow(seam, before, trusted=True), content)
+    return encoder.closed(encoder.follow(seam, text, trusted=True))
 
 
 class _Copies:

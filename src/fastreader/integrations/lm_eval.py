@@ -246,9 +246,6 @@ class FastreaderLM(TemplateLM):
             options |= {name: values[name] for name in _SAMPLING if name in values}
             expect(options["temperature"] > 0, "temperature", "above 0 with do_sample=True", options["temperature"])
         ends = list(dict.fromkeys([*until, self.tokenizer.decode(self.eot_token_id)]))
-        special = [text for text in ends if text in self.tokenizer.all_special_tokens]
-        # A special token never shows in the decoded text, so it has to end a text by its id.
-        options["stop_token_ids"] = self.tokenizer.convert_tokens_to_ids(special)
         options["stop"] = ends
         return options, ends
 

@@ -130,6 +130,7 @@ class ReaderPool(ScoreReader):
         """
         started = time.perf_counter()
         settings = GenerateOptions(**options)
+        arguments: Any = vars(settings)  # whose stop strings outlast their first reading
         check_list("prompts", prompts, of="prompts")
         listed = list(prompts)
         encoded = [
@@ -137,7 +138,7 @@ class ReaderPool(ScoreReader):
             for i, prompt in enumerate(listed)
         ]
         shares = _shares(encoded, len(self.readers))
-        parts = self._shared(lambda reader, share: reader.generate([listed[i] for i in share], **options), shares)
+        parts = self._shared(lambda reader, share: reader.generate([listed[i] for i in share], **arguments), shares)
         texts: list[list[Generation]] = [[] for _ in listed]
         for share, part in zip(shares, parts, strict=True):
             for i, group in zip(share, part, strict=True):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import logging
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +18,12 @@ from fastreader.models.loading.text_only import EncoderNeededError, classes_for,
 from fastreader.models.rewriting import quantised
 from fastreader.models.rewriting.device_hooks import settled
 
+logger = logging.getLogger(__name__)
 _LAYER = re.compile(r"(?<=\.)\d+(?=\.)")  # the index in a weight's name
+_LLAMA3_SPLIT = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
 _MOST_TOKENS = 2**24  # of a vocabulary; the largest in use have a quarter of a million
 
 
@@ -110,14 +117,39 @@ def _adapted(model: Any, found: Found) -> Any:
 
 def _tokenizer(found: Found) -> Any:
     import transformers
+    from transformers.utils.hub import cached_file
 
-    tokenizer = transformers.AutoTokenizer.from_pretrained(found.tokenizer, **found.access)
+    access, optional = dict(found.access), {"_raise_exceptions_for_missing_entries": False}
+    local = {"local_files_only": access["local_files_only"], **optional}
+    if all(cached_file(found.tokenizer, name, **local) for name in ("tekken.json", "tokenizer.json")):
+        access["mistral_format"] = False  # else mistral-common, if it is installed, takes the place of tokenizer.json
+    tokenizer = transformers.AutoTokenizer.from_pretrained(found.tokenizer, **access)
+    backend = getattr(tokenizer, "_tokenizer", None)
+    # False if transformers knows the folder as one of those whose split of digits and capitals was converted wrongly
+    if getattr(backend, "fix_mistral_regex", None) is False and _first_split(backend) == _LLAMA3_SPLIT:
+        logger.warning(
+            "%s: a Mistral tokenizer saved with Llama 3's split; the split of Mistral is used. If the model was trained "
+            "with the tokenizer as it is, load a pair (model, tokenizer)",
+            found.tokenizer,
+        )
+        tokenizer = transformers.AutoTokenizer.from_pretrained(found.tokenizer, fix_mistral_regex=True, **access)
+        backend = tokenizer._tokenizer
+    if getattr(getattr(backend, "model", None), "dropout", None) is not None:
+        backend.model.dropout = None  # left from training; equal texts have equal tokens
     if (largest := max(tokenizer.get_vocab().values(), default=0)) >= _MOST_TOKENS:
         # tokenizers walks every id below the largest whenever it copies or saves one: minutes, then memory
         raise ModelFileError(
             f"{found.tokenizer}: the tokenizer has token {largest}; at most {_MOST_TOKENS - 1} is possible"
         )
     return tokenizer
+
+
+def _first_split(backend: Any) -> str | None:
+    """Return the regular expression by which a Rust tokenizer first splits a text, or None."""
+    settings = json.loads(backend.pre_tokenizer.__getstate__()) if getattr(backend, "pre_tokenizer", None) else {}
+    first = next(iter(settings.get("pretokenizers", [])), settings)
+    pattern = first.get("pattern", {}).get("Regex")
+    return pattern if isinstance(pattern, str) else None
 
 
 def _check_layers(name: str, model: Any, loading_info: dict[str, Any]) -> None:

@@ -25,7 +25,7 @@ from fastreader.models.passes.prefix_cache import PrefixCache
 from fastreader.reader.fitting import leave_room
 from fastreader.reader.generation.gpu_decoding import Decoding, check_finite, decode_on_device
 from fastreader.reader.generation.sampling import pick, row_generator
-from fastreader.reader.generation.text_so_far import DecodedText, StopStrings
+from fastreader.reader.generation.text_so_far import DecodedText, Stops
 from fastreader.reader.local_model import LocalModel
 
 _PROMPTS = replace(kind_of(Iterable[Any]), words="a list of prompts")
@@ -36,7 +36,9 @@ def generate(
 ) -> Results[list[Generation]]:
     """Do the work of `Reader.generate`, reusing the keys and values in `kept`."""
     started = time.perf_counter()
-    texts = _new_texts(local_model, accept("prompts", prompts, _PROMPTS), options)
+    stops = Stops(local_model.encoder, options.stop)
+    options = replace(options, stop_token_ids=(*options.stop_token_ids, *stops.token_ids))
+    texts = _new_texts(local_model, accept("prompts", prompts, _PROMPTS), options, stops)
     computed = cached = passes = 0
     with track("generating", len(texts), "texts", options.progress) as advance:
         decoding = Decoding(local_model, options, advance)
@@ -60,14 +62,16 @@ def generate(
     for i, text in enumerate(texts):
         if i % options.n == 0:
             groups.append([])
-        groups[-1].append(text.generation(local_model.encoder.text, options))
+        groups[-1].append(text.generation(stops, options))
         given += len(text.prompt)
         new += len(text.tokens)
     stats = TreeStats(len(texts), given + new, computed + new, new if options.token_logprobs else 0, cached)
     return Results(groups, stats, passes, time.perf_counter() - started)
 
 
-def _new_texts(local_model: LocalModel, prompts: Iterable[TextOrTokens], options: GenerateOptions) -> list[DecodedText]:
+def _new_texts(
+    local_model: LocalModel, prompts: Iterable[TextOrTokens], options: GenerateOptions, stops: Stops
+) -> list[DecodedText]:
     """Return `options.n` texts for each prompt, cut to the context where the options allow it."""
     texts: list[DecodedText] = []
     seen: Counter[tuple[int, ...]] = Counter()
@@ -83,7 +87,7 @@ def _new_texts(local_model: LocalModel, prompts: Iterable[TextOrTokens], options
                     prompt=shown,
                     room=most if limit is None else min(most, limit + 1 - len(shown)),
                     draw=row_generator(options.seed, shown, seen[key]) if options.temperature else None,
-                    stop=StopStrings(local_model.encoder.text, options.stop) if options.stop else None,
+                    watches=stops.watches(),
                     truncated=len(tokens) - len(shown),
                 )
             )

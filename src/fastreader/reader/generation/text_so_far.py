@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
 from fastreader.core.options import GenerateOptions
 from fastreader.core.protocol import Generation
+from fastreader.reader.prompts.encoder import TextEncoder
 
 Decode = Callable[[Sequence[int]], str]
 
@@ -57,6 +59,48 @@ class StopStrings:
         return cut(seen, self._stop) is not None and cut(self._decode(tokens), self._stop) is not None
 
 
+class Stops:
+    """The stop strings of a call: those that hold a special token are sought in the text with special tokens.
+
+    Args:
+        encoder: decodes the texts.
+        stop: the stop strings.
+
+    Attributes:
+        special: the stop strings that hold a special token.
+        token_ids: of the stop strings that are one special token, which end a text as their ids do.
+    """
+
+    def __init__(self, encoder: TextEncoder, stop: Sequence[str]) -> None:
+        self._decode, self._decode_all = encoder.text, partial(encoder.text, special_tokens=True)
+        self.special = tuple(filter(encoder.holds_special, stop))
+        self._plain = tuple(text for text in stop if text not in self.special)
+        self.token_ids = tuple(encoder.special[text] for text in self.special if text in encoder.special)
+
+    def watches(self) -> list[StopStrings]:
+        """Return what finds the stop strings in one growing text."""
+        both = ((self._decode, self._plain), (self._decode_all, self.special))
+        return [StopStrings(decode, stop) for decode, stop in both if stop]
+
+    def cut(self, tokens: Sequence[int]) -> tuple[str, bool]:
+        """Return the text of `tokens` up to the first stop string, and whether there is one."""
+        text = self._decode(tokens)
+        shortened = cut(text, self._plain)
+        whole = self._decode_all(tokens) if self.special else ""
+        before = cut(whole, self.special)
+        if before is not None:
+            own = self._without_special(tokens, before)
+            shortened = own if shortened is None or len(own) < len(shortened) else shortened
+        return (text, False) if shortened is None else (shortened, True)
+
+    def _without_special(self, tokens: Sequence[int], before: str) -> str:
+        """Return `before`, the beginning of the text of `tokens` with special tokens, without them."""
+        count = next(n for n in range(len(tokens) + 1) if self._decode_all(tokens[:n]).startswith(before))
+        over = len(self._decode_all(tokens[:count])) - len(before)
+        text = self._decode(tokens[:count])
+        return text[: len(text) - over]
+
+
 @dataclass(eq=False)
 class DecodedText:
     """One text being decoded.
@@ -65,7 +109,7 @@ class DecodedText:
         prompt: token ids.
         room: tokens that may be added before the context is full, at most max_new_tokens.
         draw: its random numbers; None in greedy decoding.
-        stop: finds stop strings; None if the options have none.
+        watches: find stop strings.
         truncated: tokens dropped from the left of the prompt.
         tokens: token ids decoded so far.
         logprobs: of each token, nats; empty unless requested.
@@ -75,7 +119,7 @@ class DecodedText:
     prompt: Sequence[int]
     room: int
     draw: np.random.Generator | None
-    stop: StopStrings | None
+    watches: Sequence[StopStrings] = ()
     truncated: int = 0
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
@@ -91,19 +135,18 @@ class DecodedText:
             self.tokens.append(token)
             if logprob is not None:
                 self.logprobs.append(logprob)
-            if self.stop is not None and self.stop.found(self.tokens):
+            if any([watch.found(self.tokens) for watch in self.watches]):  # each reads every token
                 self.finish_reason = "stop"
             elif len(self.tokens) >= self.room:
                 self.finish_reason = "length"
 
-    def generation(self, decode: Decode, options: GenerateOptions) -> Generation:
+    def generation(self, stops: Stops, options: GenerateOptions) -> Generation:
         """Return the finished text, cut at the first stop string."""
-        text = decode(self.tokens)
-        shortened = cut(text, options.stop)
+        text, stopped = stops.cut(self.tokens)
         return Generation(
-            text=text if shortened is None else shortened,
+            text=text,
             token_ids=self.tokens,
-            finish_reason=self.finish_reason if shortened is None else "stop",
+            finish_reason="stop" if stopped else self.finish_reason,
             prompt_tokens=len(self.prompt),
             token_logprobs=self.logprobs if options.token_logprobs else None,
             truncated=self.truncated,

@@ -17,9 +17,27 @@ from fastreader.core.protocol import TextOrTokens
 from fastreader.errors import FastreaderError, InputError, UnsupportedModelError
 
 _REMEMBERED = 512  # texts of templates whose tokens are kept
+_DRAWS = ("dropout", "alpha", "nbest_size")  # settings of a tokenizer's model that are for training
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _ANCHORS = ("\n", "\n\n", "a\n", ".")
 _USER, _ASSISTANT = "fastreader\u241euser", "fastreader\u241eassistant"
+
+
+@dataclass(frozen=True)
+class Seam:
+    """The end of a text that goes on: token ids up to its last special token, and the plain text after that.
+
+    Attributes:
+        tokens: ids that no later text changes.
+        tail: plain text, encoded together with what follows it.
+        fresh: whether the tail is encoded like the start of a text, as some tokenizers do after a special token.
+        strips: whether the special token takes the white space after it.
+    """
+
+    tokens: tuple[int, ...] = ()
+    tail: str = ""
+    fresh: bool = True
+    strips: bool = False
 
 
 @dataclass(frozen=True)
@@ -31,12 +49,16 @@ class ChatFrame:
         between: from the end of the user's message to the start of the answer.
         space: white space that the template puts before an answer, as Llama-2's does; most put none.
         after: what ends the answer.
+        opening: `before`, encoded up to where the message joins it.
+        fresh: whether the first text after `between` is encoded like the start of a text.
     """
 
     before: str
     between: str
     space: str
     after: str
+    opening: Seam
+    fresh: bool
 
 
 class TextEncoder:
@@ -58,12 +80,17 @@ class TextEncoder:
 
     Raises:
         InputError: if `tokenizer` is not a transformers tokenizer.
-        UnsupportedModelError: if its pieces cannot be separated.
+        UnsupportedModelError: if its pieces cannot be separated, or it is mistral-common's.
     """
 
     def __init__(self, tokenizer: Any) -> None:
         usable = callable(tokenizer) and hasattr(tokenizer, "bos_token_id")
         expect(usable, "tokenizer", "a transformers tokenizer", tokenizer)
+        if any(kind.__name__ == "MistralCommonBackend" for kind in type(tokenizer).__mro__):
+            raise UnsupportedModelError(
+                "tokenizer: mistral-common's cannot read special tokens in a text as plain text; use a folder with a "
+                "tokenizer.json, or AutoTokenizer.from_pretrained(folder, mistral_format=False) in a pair"
+            )
         self.tokenizer = tokenizer
         # Whether special tokens are read is a state of the Rust tokenizer, hence the copy and the lock.
         self._own = _private_copy(tokenizer)
@@ -71,8 +98,14 @@ class TextEncoder:
         repair_in_children(self)
         self._trusted: dict[str, list[int]] = {}  # the few texts of templates
         self._frames: dict[tuple[str, str | None, str, bool], ChatFrame] = {}
+        added = getattr(self._own, "added_tokens_decoder", {})
+        self.special = {token.content: i for i, token in added.items() if token.special and token.content}
+        self._marks = {token.content: token for token in added.values()}
+        by_length = sorted(self.special, key=len, reverse=True)
+        self._special = re.compile("|".join(map(re.escape, by_length)) or r"(?!)")
         self.bos = self._leading_special()
         self._anchors = self._find_anchors()
+        self._fresh = self._starts_again()
 
     def after_fork(self) -> None:
         """Replace the lock, which a thread that a forked child does not have may hold."""
@@ -115,6 +148,29 @@ class TextEncoder:
             f"cannot be encoded alone: {text[:60]!r}"
         )
 
+    def follow(self, seam: Seam, text: str, *, trusted: bool = False) -> Seam:
+        """Return the seam after `text`, which continues the text before `seam`.
+
+        Args:
+            seam: `Seam()` is the start of a text without a beginning of text.
+            text: any text.
+            trusted: see `piece`.
+        """
+        tokens, place = list(seam.tokens), 0
+        tail, fresh, strips = seam.tail, seam.fresh, seam.strips
+        for found in self._special.finditer(text) if trusted else ():
+            mark = self._marks[found.group()]
+            plain = tail + text[place : found.start()]
+            plain = plain.lstrip() if strips else plain
+            tokens += self.piece(plain.rstrip() if mark.lstrip else plain, first=fresh)
+            tokens.append(self.special[mark.content])
+            place, tail, fresh, strips = found.end(), "", self._fresh, mark.rstrip
+        return Seam(tuple(tokens), tail + text[place:], fresh, strips)
+
+    def closed(self, seam: Seam) -> list[int]:
+        """Return the token ids of the text that ends at `seam`."""
+        return [*seam.tokens, *self.piece(seam.tail.lstrip() if seam.strips else seam.tail, first=seam.fresh)]
+
     def start(self, text: str, *, trusted: bool = False) -> list[int]:
         """Return the token ids of the piece that starts a prompt, after a beginning of text if the model wants one."""
         tokens = self.piece(text, first=True, trusted=trusted)
@@ -139,9 +195,14 @@ class TextEncoder:
         check_tokens(name, prompt)
         return prompt if len(prompt) else [self.prefix_token()]
 
-    def text(self, tokens: Sequence[int]) -> str:
-        """Return the text of token ids that a model generated, without special tokens."""
-        return str(self.tokenizer.decode(list(tokens), skip_special_tokens=True, clean_up_tokenization_spaces=False))
+    def text(self, tokens: Sequence[int], *, special_tokens: bool = False) -> str:
+        """Return the text of token ids that a model generated, special tokens included if `special_tokens`."""
+        skipped = not special_tokens
+        return str(self.tokenizer.decode(list(tokens), skip_special_tokens=skipped, clean_up_tokenization_spaces=False))
+
+    def holds_special(self, text: str) -> bool:
+        """Return whether a text holds the text of a special token."""
+        return self._special.search(text) is not None
 
     def prefix_token(self) -> int:
         """Return the token that precedes a text without context: beginning of text, else end of text.
@@ -155,17 +216,19 @@ class TextEncoder:
         raise UnsupportedModelError("the tokenizer has neither a beginning nor an end of text to score a text behind")
 
     def pair(self, context: str, continuation: str, *, special_tokens: bool = True) -> tuple[list[int], list[int]]:
-        """Return the token ids of a (context, continuation) text pair by the evaluation harness's rule.
+        """Return the token ids of a (context, continuation) text pair, all of the continuation in the second list.
 
-        White space at the end of the context moves to the continuation; both are tokenised jointly and split
-        at the length of the context's own tokens. An empty context is the beginning (else end) of text.
+        White space at the end of the context moves to the continuation. As in the evaluation harness both are tokenised
+        jointly and split at the end of the context's own tokens. If the continuation would begin inside a token, of
+        which the harness scores only what follows the token, the two are tokenised apart. An empty context is the
+        beginning (else end) of text.
 
         Args:
             context, continuation: the texts.
             special_tokens: whether special tokens written out in them are read as such, which is the harness's rule.
 
         Raises:
-            InputError: if the continuation is empty, or vanishes in joint tokenisation.
+            InputError: if the continuation is empty or has no token.
         """
         expect(bool(continuation), "continuation", "text to score", continuation)
         spaces = len(context) - len(context.rstrip())
@@ -177,12 +240,13 @@ class TextEncoder:
         else:
             tokens = self._encode([continuation], trusted=special_tokens)[0]
             head = [self.prefix_token()]
-        tail = tokens[len(head) :] if context or tokens[:1] == head else tokens
-        require(
-            bool(tail),
-            f"continuation: {continuation[:60]!r} has no separate token after {context[-60:]!r}; "
-            "the tokenizer merges it into the context",
-        )
+        if not context:
+            tail = tokens[1:] if tokens[:1] == head else tokens
+        elif len(tokens) > len(head) and tokens[: len(head)] == head:
+            tail = tokens[len(head) :]
+        else:
+            tail = self.piece(continuation, trusted=special_tokens)
+        require(bool(tail), f"continuation: {continuation[:60]!r} has no token")
         return head, tail
 
     def chat_frame(self, system: str | None, options: dict[str, Any], *, own_lead: bool = False) -> ChatFrame | None:
@@ -230,16 +294,17 @@ class TextEncoder:
                     "template supports it), set Template.answer_lead to what precedes the answer, or use chat=False"
                 )
             space = ""
-        return ChatFrame(before, between, space, after.rstrip())
+        opening = self.follow(Seam(), before, trusted=True)
+        answer = self.follow(Seam(fresh=False), between, trusted=True)
+        fresh = answer.fresh and not (answer.tail.strip() if answer.strips else answer.tail)
+        return ChatFrame(before, between, space, after.rstrip(), opening, fresh)
 
     def _render(self, messages: list[dict[str, str]], options: dict[str, Any], *, generation: bool) -> str:
-        from jinja2 import TemplateError
-
         try:
             text = self.tokenizer.apply_chat_template(
                 messages, tokenize=False, add_generation_prompt=generation, **options
             )
-        except (TemplateError, TypeError, ValueError) as error:
+        except Exception as error:  # the template is a program of the model's, which may fail in any way
             raise InputError(
                 "Template.system, Template.chat_options: the model's chat_template cannot be applied with "
                 f"{'no' if len(messages) < 2 or messages[0]['role'] != 'system' else 'a'} system message and options "
@@ -254,10 +319,15 @@ class TextEncoder:
                     f"expected text that UTF-8 can hold, got half a surrogate pair at character {half.start()} of "
                     f"{text[:60]!r}"
                 )
-        with self._lock:
-            tokens: list[list[int]] = self._own(
-                list(texts), add_special_tokens=special, split_special_tokens=not trusted
-            )["input_ids"]
+        try:
+            with self._lock:
+                tokens: list[list[int]] = self._own(
+                    list(texts), add_special_tokens=special, split_special_tokens=not trusted
+                )["input_ids"]
+        except BaseException as error:
+            if type(error).__name__ != "PanicException":  # of Rust, which is no Exception
+                raise
+            raise UnsupportedModelError(f"the tokenizer failed ({error}); its tokenizer.json may be damaged") from error
         return tokens
 
     def _leading_special(self) -> list[int]:
@@ -267,6 +337,11 @@ class TextEncoder:
             if with_special[start : start + len(plain)] == plain:
                 return with_special[:start]
         return []
+
+    def _starts_again(self) -> bool:
+        """Return whether text after a special token is encoded like the start of a text."""
+        [plain] = self._encode(["a"])
+        return any(self._encode([mark + "a"], trusted=True)[0] == [i, *plain] for mark, i in self.special.items())
 
     def _find_anchors(self) -> tuple[str, ...]:
         """Return texts that stay apart from what follows, or none if tokens do not depend on their place."""
@@ -314,10 +389,24 @@ def _beside(backend: Any) -> Any:
         if (theirs := getattr(backend, part)) is not None:
             setattr(settings, part, theirs)
     own = Tokenizer.from_str(settings.to_str())
-    own.model = backend.model
+    own.model = backend.model if not _draws(backend.model) else _without_draws(backend.model)
     added = backend.get_added_tokens_decoder()
     for special, tokens in itertools.groupby((added[i] for i in sorted(added)), lambda token: token.special):
         (own.add_special_tokens if special else own.add_tokens)(list(tokens))
     if moved := added.items() - own.get_added_tokens_decoder().items():
         raise UnsupportedModelError(f"a copy of its tokenizer gives added tokens other ids: {sorted(moved)[:3]}")
+    return own
+
+
+def _draws(model: Any) -> bool:
+    """Return whether a tokenizer's model draws how it splits a text (BPE dropout, sampling of Unigram)."""
+    return any(getattr(model, name, None) is not None for name in _DRAWS)
+
+
+def _without_draws(model: Any) -> Any:
+    """Return a copy of a tokenizer's model that splits equal texts alike."""
+    own = copy.deepcopy(model)
+    for name in _DRAWS:
+        if hasattr(own, name):
+            setattr(own, name, None)
     return own

@@ -85,18 +85,20 @@ def encode(
     if template.chat and frame is None:
         raise InputError("Template.chat: True, but the model's tokenizer has no chat template")
     if frame:
-        before, between, after = frame.before, frame.between, frame.after
+        between, after = frame.between, frame.after
         answer_lead, pattern = "", frame.space + "{candidate}"
     else:
-        before, between, after, answer_lead, pattern = "", "", "\n", "\nAnswer:", " {candidate}"
+        between, after, answer_lead, pattern = "", "\n", "\nAnswer:", " {candidate}"
     answer_lead = answer_lead if template.answer_lead is None else template.answer_lead
     pattern = pattern if template.candidate is None else template.candidate
     end = after if template.end is None else template.end
+    fresh = frame is not None and frame.fresh
 
-    if before:
-        head = encoder.start(before, trusted=True) + encoder.piece(template.header, trusted=True)
+    if frame:
+        head = encoder.closed(encoder.follow(frame.opening, template.header, trusted=True))
     else:
-        head = encoder.start(template.header, trusted=True) or [encoder.prefix_token()]
+        head = encoder.start(template.header, trusted=True)
+    head = head or [encoder.prefix_token()]
     lead = encoder.piece(template.question_lead, trusted=True)
     numbered = "{number}" in template.passage + template.passage_without_title
     places = len(passages) if numbered else 1
@@ -124,6 +126,8 @@ def encode(
         read += places
     after_candidate = encoder.piece(end, trusted=True)
     encoded_candidates = []
+    if fresh and not answer_lead:
+        tokens[read:] = [encoder.piece(text, first=True) for text in texts[read:]]
     for index, (candidate, encoded) in enumerate(zip(candidates, tokens[read:], strict=True)):
         if not (encoded and candidate.strip()):
             raise InputError(f"candidates[{index}]: {candidate!r} has no token")
@@ -140,7 +144,7 @@ def encode(
         separator=encoder.piece(template.separator, trusted=True),
         question_lead=lead,
         question=asked,
-        answer=encoder.piece(between, trusted=True) + encoder.piece(answer_lead, trusted=True),
+        answer=encoder.piece(between, trusted=True) + encoder.piece(answer_lead, first=fresh, trusted=True),
         candidates=encoded_candidates,
         numbered=numbered,
         opening=opening,

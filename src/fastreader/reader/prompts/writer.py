@@ -8,7 +8,7 @@ from typing import Any
 
 from fastreader.core.checked import checked
 from fastreader.core.checks import expect, located, require
-from fastreader.reader.prompts.encoder import ChatFrame, TextEncoder
+from fastreader.reader.prompts.encoder import ChatFrame, Seam, TextEncoder
 
 
 @checked
@@ -34,7 +34,8 @@ class PromptWriter:
         """Return the token ids of the prompt that consists of `pieces`, up to where the model's answer starts.
 
         Each piece is tokenised alone, so prompts that begin with equal pieces share those tokens. Special tokens
-        written out in a piece stay plain text. With a chat template, the pieces are one user message.
+        written out in a piece stay plain text. With a chat template, the pieces are one user message, whose ends join
+        the template's text: a message of one piece has the tokens that `apply_chat_template` gives.
 
         Args:
             pieces: the message's parts in order; a piece owns the white space at its edges.
@@ -48,10 +49,9 @@ class PromptWriter:
             UnsupportedModelError: if the chat template cannot be used, see `TextEncoder.chat_frame`.
         """
         frame = self._frame(system, chat, chat_options, own_lead=bool(lead))
-        tokens = self._start(pieces, frame)
-        between = [] if frame is None else self.encoder.piece(frame.between, trusted=True)
+        tokens = self._start(pieces, frame, whole=True)
         with located("lead"):
-            return tokens + between + self.encoder.piece(lead)
+            return tokens + self.encoder.piece(lead, first=frame is not None and frame.fresh)
 
     def prefix(
         self,
@@ -61,7 +61,7 @@ class PromptWriter:
         chat: bool | None = None,
         chat_options: Mapping[str, Any] | None = None,
     ) -> list[int]:
-        """Return the token ids that every `prompt` shares whose pieces start with `pieces`, for `session`.
+        """Return the token ids that every `prompt` shares whose pieces are `pieces` and more, for `session`.
 
         Args:
             pieces, system, chat, chat_options: see `prompt`.
@@ -72,16 +72,22 @@ class PromptWriter:
         """
         return self._start(pieces, self._frame(system, chat, chat_options, own_lead=True))
 
-    def _start(self, pieces: Sequence[str], frame: ChatFrame | None) -> list[int]:
-        """Return the token ids of pieces at the start of a message."""
+    def _start(self, pieces: Sequence[str], frame: ChatFrame | None, *, whole: bool = False) -> list[int]:
+        """Return the token ids of pieces at the start of a message, or of a `whole` message up to its answer."""
         encoder = self.encoder
         expect(any(pieces), "pieces", "a list of texts, not all empty", pieces)
         with located("pieces"):
             if frame is None:
                 tokens = encoder.start(pieces[0])
                 return [*tokens, *chain.from_iterable(encoder.pieces(pieces[1:]))] or [encoder.prefix_token()]
-            tokens = encoder.start(frame.before, trusted=True) if frame.before else encoder.start("")
-            return [*tokens, *chain.from_iterable(encoder.pieces(pieces))]
+            *others, last = filter(None, pieces)
+            tokens, seam = [], frame.opening
+            if others:
+                tokens = encoder.closed(encoder.follow(seam, others[0]))
+                tokens += chain.from_iterable(encoder.pieces(others[1:]))
+                seam = Seam(fresh=False)
+            seam = encoder.follow(seam, last)
+            return tokens + encoder.closed(encoder.follow(seam, frame.between, trusted=True) if whole else seam)
 
     def continuation(
         self,
@@ -106,7 +112,8 @@ class PromptWriter:
         """
         frame = self._frame(system, chat, chat_options, own_lead=True)
         space, after = (" ", "\n") if frame is None else (frame.space, frame.after)
-        tokens = self.encoder.piece(space + text.strip()) if text.strip() else []
+        fresh = frame is not None and frame.fresh
+        tokens = self.encoder.piece(space + text.strip(), first=fresh) if text.strip() else []
         require(bool(tokens), f"text: {text!r} has no token")
         return tokens + (self.encoder.piece(after, trusted=True) if end else [])
 

@@ -20,6 +20,7 @@ from fastreader.core.tree import PrefixTree, TokenPairs, TreeStats, partition
 from fastreader.errors import ContextOverflowError, EngineError, MissingExtraError, NumericsError
 from fastreader.models.loading.packaged import folder_of, is_cached, is_packaged
 from fastreader.reader.fitting import leave_room
+from fastreader.reader.generation.text_so_far import Stops
 from fastreader.reader.loglikelihood import ScoreReader
 from fastreader.reader.prompts.encoder import TextEncoder
 from fastreader.reader.remote.dialects import DIALECTS, PROBES, Scored
@@ -284,6 +285,10 @@ class ServerReader(ScoreReader):
     def _written(self, tokens: Sequence[int], cut: int, settings: GenerateOptions) -> list[Generation]:
         room = settings.max_new_tokens if self._max_length is None else self._max_length - len(tokens)
         own = self._dialect.takes_token_ids
+        stops = Stops(self.encoder, settings.stop)
+        if own:  # such engines look for stop strings in the text without special tokens
+            mixed = [text for text in stops.special if text not in self.encoder.special]
+            expect(not mixed, "stop", f"no text around a special token, which the {self.engine} engine skips", mixed)
         asked: dict[str, Any] = {
             "model": self.name,
             "prompt": tokens,
@@ -296,7 +301,7 @@ class ServerReader(ScoreReader):
             "logprobs": 1 if settings.token_logprobs else None,
             "return_token_ids": own or None,
             "top_k": settings.top_k,
-            "stop_token_ids": list(settings.stop_token_ids) or None,
+            "stop_token_ids": [*settings.stop_token_ids, *(stops.token_ids if own else ())] or None,
         }
         for name in ("top_k", "stop_token_ids"):
             unknown = f"None, since the {self.engine} engine does not know it"
