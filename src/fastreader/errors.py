@@ -22,7 +22,7 @@ class ContextOverflowError(InputError):
 
 
 class OutOfBudgetError(FastreaderError, MemoryError):
-    """A single sequence needs more memory than is available, so that no partition can help."""
+    """A model or a single sequence needs more memory than is available, so that no partition can help."""
 
 
 class NumericsError(FastreaderError, ArithmeticError):

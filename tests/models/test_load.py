@@ -4,14 +4,23 @@ import subprocess
 import sys
 
 import huggingface_hub
+import numpy as np
 import pytest
 import torch
-from helpers.support import byte_tokenizer, tiny_llama
+from helpers.support import byte_tokenizer, one_by_one, tiny_llama
+from transformers import AutoModelForCausalLM
 
 from fastreader import Reader
 from fastreader.cli.options import model_settings
 from fastreader.core.progress import silence_progress_bars
-from fastreader.errors import InputError, ModelFileError, ModelNotFoundError, UnsupportedModelError
+from fastreader.errors import (
+    FastreaderError,
+    InputError,
+    ModelFileError,
+    ModelNotFoundError,
+    OutOfBudgetError,
+    UnsupportedModelError,
+)
 from fastreader.models.loading import decide, find
 from fastreader.models.loading.load import load
 from fastreader.models.loading.options import LoadOptions
@@ -157,6 +166,32 @@ def without(*names):
     return lambda folder: [(folder / name).unlink() for name in names]
 
 
+POINTED = ("model.safetensors", "tokenizer.json", "config.json")
+
+
+def pointer(name):
+    text = f"version https://git-lfs.github.com/spec/v1\noid sha256:{'0' * 64}\nsize 123456\n"
+    return lambda folder: (folder / name).write_text(text)
+
+
+def without_index(stem, kind):
+    def change(folder):
+        whole = (folder / "model.safetensors").read_bytes()
+        (folder / "model.safetensors").unlink()
+        for part in (1, 2):
+            (folder / f"{stem}-0000{part}-of-00002.{kind}").write_bytes(whole)
+
+    return change
+
+
+def config(**values):
+    def change(folder):
+        file = folder / "config.json"
+        file.write_text(json.dumps({**json.loads(file.read_text()), **values}))
+
+    return change
+
+
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
@@ -168,6 +203,14 @@ def without(*names):
         (sharded('{"weight_map": {"a'), ModelFileError, r"index\.json: damaged"),
         (sharded('{"metadata": {}}'), ModelFileError, "no weight_map"),
         (sharded('{"metadata": {}, "weight_map": {"a": "b.safetensors"}}'), ModelNotFoundError, r"b\.safetensors"),
+        (sharded('{"metadata": {}, "weight_map": {"a": 1}}'), ModelFileError, "no weight_map of file names"),
+        (sharded('{"metadata": {}, "weight_map": {"a": ["b"]}}'), ModelFileError, "no weight_map of file names"),
+        (without_index("model", "safetensors"), ModelNotFoundError, r"lacks model\.safetensors\.index\.json.*2 files"),
+        (without_index("pytorch_model", "bin"), ModelNotFoundError, r"lacks pytorch_model\.bin\.index\.json.*2 files"),
+        *((pointer(name), ModelFileError, rf"{name}: a Git LFS pointer.*git lfs pull") for name in POINTED),
+        *((config(num_hidden_layers=n), ModelFileError, f"num_hidden_layers: expected.*{n}") for n in (0, -1, 10**7)),
+        (config(rope_parameters={"rope_type": "su", "factor": 2.0}), UnsupportedModelError, "rope_type 'su'"),
+        (config(rope_scaling={"type": "strange", "factor": 2.0}), UnsupportedModelError, "rope_type 'strange'"),
         (token_id(2**31), ModelFileError, "token 2147483648"),
         (without("model.safetensors"), ModelNotFoundError, "its weights"),
         (without("tokenizer.json"), ModelNotFoundError, r"its tokenizer \(tokenizer\.json"),
@@ -177,6 +220,94 @@ def without(*names):
 def test_damaged_and_missing_files_are_named(folder, change, error, message):
     change(folder)
     with pytest.raises(error, match=message):
+        load_folder(folder)
+
+
+@pytest.mark.parametrize("name", ["flash_attention_2", "flex_attention", "kernels-community/flash-attn3"])
+@pytest.mark.parametrize("key", ["attn_implementation", "_attn_implementation"])
+def test_the_attention_that_a_config_names_is_not_needed(folder, key, name):
+    config(**{key: name})(folder)
+    sequences = [([5, 9, 17], [3, 4])]
+    reader = Reader.load(folder, device="cpu", precision="exact")
+    np.testing.assert_allclose(
+        reader.score(sequences).token_logprobs[0], one_by_one(tiny_llama(), sequences)[0], atol=1e-5
+    )
+
+
+EOS = [[[1, 2]], 2.0, [2.0], "72", ["72"], {"eos": 2}, [2, None], True]
+
+
+@pytest.mark.parametrize("eos", EOS, ids=str)
+@pytest.mark.parametrize("file", ["generation_config.json", "config.json"])
+def test_end_tokens_that_are_no_ids_are_named(folder, file, eos):
+    if file == "config.json":
+        (folder / "generation_config.json").unlink()
+    content = json.loads((folder / file).read_text())
+    (folder / file).write_text(json.dumps({**content, "eos_token_id": eos}))
+    with pytest.raises(FastreaderError, match=r"eos_token_id|config\.json"):
+        Reader.load(folder, device="cpu", check="off")
+
+
+@pytest.mark.parametrize(("eos", "ends"), [(7, {7, 1}), ([2, 7], {1, 2, 7}), (None, {1})])
+def test_end_tokens_are_those_of_the_generation_config_and_the_tokenizer(folder, eos, ends):
+    config(eos_token_id=None)(folder)
+    content = json.loads((folder / "generation_config.json").read_text())
+    (folder / "generation_config.json").write_text(json.dumps({**content, "eos_token_id": eos}))
+    assert Reader.load(folder, device="cpu", check="off").end_tokens == ends
+
+
+@pytest.mark.parametrize(
+    ("scheme", "length"),
+    [
+        ({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}, 256),
+        ({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}, 64),
+        ({"rope_type": "yarn", "factor": 4.0}, 256),
+        ({"rope_type": "linear", "factor": 4.0}, 256),
+        ({"rope_type": "linear", "factor": 4.0, "original_max_position_embeddings": 16}, 64),
+        (
+            {
+                "rope_type": "llama3",
+                "factor": 4.0,
+                "low_freq_factor": 1.0,
+                "high_freq_factor": 4.0,
+                "original_max_position_embeddings": 16,
+            },
+            64,
+        ),
+    ],
+)
+@pytest.mark.parametrize("spelling", ["rope_scaling", "rope_parameters"])
+def test_a_scaling_extends_the_context_as_it_says(tmp_path, scheme, length, spelling):
+    tiny_llama(max_position_embeddings=64).save_pretrained(tmp_path)
+    byte_tokenizer().save_pretrained(tmp_path)
+    own = {**scheme, "rope_theta": 10000.0} if spelling == "rope_parameters" else scheme
+    content = json.loads((tmp_path / "config.json").read_text())
+    content.pop("rope_parameters")
+    (tmp_path / "config.json").write_text(json.dumps({**content, spelling: own, "rope_theta": 10000.0}))
+    reader = Reader.load(tmp_path, device="cpu", precision="exact", check="off")
+    assert reader.max_length == length
+    ids = [(i * 37) % 250 + 5 for i in range(length)]
+    sequences = [(ids[:-4], ids[-4:])]
+    theirs = AutoModelForCausalLM.from_pretrained(tmp_path)
+    np.testing.assert_allclose(reader.score(sequences).token_logprobs[0], one_by_one(theirs, sequences)[0], atol=1e-4)
+
+
+def test_a_scheme_for_each_layer_type_states_the_extended_context():
+    """As Gemma 3 of 4B and more, whose max_position_embeddings is the length after its linear scaling."""
+    from transformers import Gemma3TextConfig
+
+    from fastreader.models.config.facts import context_length, rotary_regimes
+
+    scaled = Gemma3TextConfig(max_position_embeddings=1000, rope_scaling={"rope_type": "linear", "factor": 8.0})
+    assert context_length(scaled, rotary_regimes(scaled)) == 1000
+
+
+def test_a_lack_of_memory_during_a_load_is_named(folder, monkeypatch):
+    def exhausted(*_, **__):
+        raise RuntimeError("[enforce fail at alloc_cpu.cpp:127] . DefaultCPUAllocator: can't allocate memory: 27 GB")
+
+    monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", exhausted)
+    with pytest.raises(OutOfBudgetError, match=r"the model does not fit in memory.*27 GB"):
         load_folder(folder)
 
 

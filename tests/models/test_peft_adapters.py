@@ -11,7 +11,7 @@ from helpers.commands import run
 from helpers.support import byte_tokenizer, one_by_one, random_sequences, tiny_llama
 
 from fastreader import PermutationScores, Reader, score_permutations
-from fastreader.errors import InputError, ModelFileError, ModelNotFoundError, UnsupportedModelError
+from fastreader.errors import InputError, ModelFileError, ModelNotFoundError, OutOfBudgetError, UnsupportedModelError
 
 peft = pytest.importorskip("peft")
 SEQUENCES = random_sequences(np.random.default_rng(1), 261)
@@ -382,4 +382,112 @@ def test_a_lack_of_memory_is_not_called_damage(folders, monkeypatch):
     save(adapted(), adapter)
     monkeypatch.setattr(peft.utils, "load_peft_weights", exhausted)
     with pytest.raises(MemoryError):
+        Reader.load(base, device="cpu", adapter=adapter)
+
+
+GROWN = {
+    "embeddings saved by themselves": ({}, False),
+    "modules_to_save": ({"modules_to_save": ["embed_tokens", "lm_head"]}, False),
+    "modules_to_save, tied": ({"modules_to_save": ["embed_tokens"]}, True),
+    "LoRA on embedding and head": ({"target_modules": ["q_proj", "embed_tokens", "lm_head"]}, False),
+    "fewer rows than a padded embedding": ({"modules_to_save": ["embed_tokens", "lm_head"]}, False),
+}
+
+
+@pytest.mark.parametrize("kind", GROWN)
+def test_an_adapter_with_added_tokens_grows_the_embeddings(kind, tmp_path):
+    options, tied = GROWN[kind]
+    base, adapter = tmp_path / "base", tmp_path / "adapter"
+    padded = 300 if kind.startswith("fewer") else 261
+    tiny_llama(tie_word_embeddings=tied, vocab_size=padded).save_pretrained(base)
+    tokenizer = byte_tokenizer()
+    tokenizer.save_pretrained(base)
+    tokenizer.add_special_tokens({"additional_special_tokens": [f"<|new{i}|>" for i in range(6)]})
+    grown = tiny_llama(tie_word_embeddings=tied, vocab_size=padded)
+    grown.resize_token_embeddings(len(tokenizer))
+    grown.config._name_or_path = grown.name_or_path = str(base)
+    generator = torch.Generator().manual_seed(3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # peft warns of tied embeddings
+        given = peft.get_peft_model(grown, peft.LoraConfig(**{**LORA, **options}))
+        for parameter in given.parameters():
+            if parameter.requires_grad:
+                parameter.data += 0.1 * torch.randn(parameter.shape, generator=generator)
+        given.save_pretrained(adapter)
+        edit(adapter, base_model_name_or_path=str(base), task_type="CAUSAL_LM")
+        tokenizer.save_pretrained(adapter)
+        theirs = given.eval()
+        if padded < len(tokenizer):  # it does not take rows away
+            theirs = peft.AutoPeftModelForCausalLM.from_pretrained(str(adapter)).eval()
+    sequences = [*SEQUENCES, ([5, len(tokenizer) - 1, 9], [len(tokenizer) - 2, 7])]
+    want = one_by_one(theirs, sequences)
+    for arguments in ({"model": base, "adapter": adapter}, {"model": adapter}):
+        reader = Reader.load(**arguments, device="cpu", precision="exact", check="off")
+        for got, wanted in zip(reader.score(sequences).token_logprobs, want, strict=True):
+            np.testing.assert_allclose(got, wanted, atol=1e-4)
+
+
+@pytest.mark.parametrize("targets", [["q_proj", "v_proj"], ["up_proj"], ["lm_head"], "all-linear"], ids=str)
+@pytest.mark.parametrize("as_pair", [False, True])
+def test_biases_of_an_adapter_are_merged_into_layers_without(targets, as_pair, folders):
+    base, adapter = folders
+    given = peft.get_peft_model(tiny_llama(), peft.LoraConfig(r=4, lora_bias=True, target_modules=targets))
+    generator = torch.Generator().manual_seed(3)
+    for name, parameter in given.named_parameters():
+        if "lora_" in name:
+            parameter.data = 0.1 * torch.randn(parameter.shape, generator=generator)
+    want = one_by_one(given.eval(), SEQUENCES)
+    if as_pair:
+        reader = Reader.load((given, byte_tokenizer()), precision="exact")
+        assert all(np.array_equal(*pair) for pair in zip(one_by_one(given, SEQUENCES), want, strict=True))
+    else:
+        save(given, adapter)
+        reader = Reader.load(base, device="cpu", adapter=adapter, precision="exact")
+    same(reader, want)
+
+
+def test_a_decomposition_drawn_at_each_load_is_refused(folders):
+    base, adapter = folders
+    config = peft.LoraConfig(**LORA, init_lora_weights="pissa_niter_4")
+    save(peft.get_peft_model(tiny_llama(), config), adapter)
+    with pytest.raises(UnsupportedModelError, match=r"pissa_niter_4.*drawn anew.*path_initial_model_for_weight"):
+        Reader.load(base, device="cpu", adapter=adapter)
+
+
+def test_a_decomposition_computed_alike_at_each_load_is_merged(folders):
+    base, adapter = folders
+    given = peft.get_peft_model(tiny_llama(), peft.LoraConfig(**LORA, init_lora_weights="pissa"))
+    for name, parameter in given.named_parameters():
+        if "lora_" in name:
+            parameter.data += 0.02
+    save(given.eval(), adapter)
+    same(Reader.load(base, device="cpu", adapter=adapter, precision="exact"), one_by_one(given, SEQUENCES), 1e-4)
+
+
+def test_a_config_of_the_base_beside_an_adapter(folders):
+    """As axolotl leaves it."""
+    base, adapter = folders
+    given = adapted()
+    save(given, adapter, base)
+    (adapter / "config.json").write_text((base / "config.json").read_text())
+    same(Reader.load(adapter, device="cpu", precision="exact"), one_by_one(given, SEQUENCES))
+
+
+def test_an_adapters_config_left_in_a_models_folder(folders):
+    """As after a merge into the folder."""
+    base, adapter = folders
+    save(adapted(), adapter)
+    (base / "adapter_config.json").write_text((adapter / "adapter_config.json").read_text())
+    same(Reader.load(base, device="cpu", precision="exact"), one_by_one(tiny_llama(), SEQUENCES))
+
+
+@pytest.mark.parametrize("where", ["load_peft_weights", "set_peft_model_state_dict", "PeftModel"])
+def test_a_lack_of_the_cpus_memory_is_named(where, folders, monkeypatch):
+    def exhausted(*_, **__):
+        raise RuntimeError("[enforce fail at alloc_cpu.cpp:127] . DefaultCPUAllocator: can't allocate memory")
+
+    base, adapter = folders
+    save(adapted(), adapter)
+    monkeypatch.setattr(peft.utils if where == "load_peft_weights" else peft, where, exhausted)
+    with pytest.raises(OutOfBudgetError, match="does not fit in memory"):
         Reader.load(base, device="cpu", adapter=adapter)

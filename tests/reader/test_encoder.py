@@ -322,7 +322,7 @@ JOINS = [
     ids=["bytes", *REGEXES, "first", "always"],
 )
 def test_the_tokens_of_a_continuation_are_all_of_it(make, context, continuation, special_tokens):
-    """Where the harness's split is the continuation it is kept; where a token spans the join, the two are apart."""
+    """As by the harness's rule, but for a token that spans the join: then the two are encoded apart."""
     tokenizer = make()
     encoder = TextEncoder(tokenizer)
     head, tail = encoder.pair(context, continuation, special_tokens=special_tokens)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 from helpers.support import byte_tokenizer, tiny_llama
@@ -44,7 +46,7 @@ def reader():
             layer.self_attn.o_proj.weight.zero_()
             layer.mlp.down_proj.weight.zero_()
         head = torch.zeros(262, 64)
-        for token, following in zip(CHAIN, CHAIN[1:], strict=False):
+        for token, following in itertools.pairwise(CHAIN):
             head[following] += embedding[token]
         model.model.embed_tokens.weight.copy_(embedding)
         model.lm_head.weight.copy_(20 * head)
@@ -83,7 +85,7 @@ def test_written_out_letter_by_letter_it_is_a_stop_string_too():
     tokens = encoder.piece("ab<|user|>cd")
     stops = Stops(encoder, ["<|user|>"])
     watches = stops.watches()
-    found = [n for n in range(1, len(tokens) + 1) if any([w.found(tokens[:n]) for w in watches])]
+    found = [n for n in range(1, len(tokens) + 1) if any(w.found(tokens[:n]) for w in watches)]
     assert found[0] == len(encoder.piece("ab<|user|>"))
     assert stops.cut(tokens) == ("ab", True)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -10,10 +11,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from fastreader.core.checks import expect
+from fastreader.core.checks import expect, is_int, shown
 from fastreader.core.lazy import cached_property
 from fastreader.core.tree import IntArray, PrefixTree
-from fastreader.errors import UnsupportedModelError
+from fastreader.errors import ModelFileError, UnsupportedModelError
 from fastreader.models.config import windows
 from fastreader.models.config.facts import (
     before_head,
@@ -222,11 +223,19 @@ class TreeModel:
 
     @cached_property
     def end_tokens(self) -> frozenset[int]:
-        """Tokens that end a text according to the model's generation config, else its config."""
+        """Tokens that end a text according to the model's generation config, else its config.
+
+        Raises:
+            ModelFileError: if they are neither a token id nor a list of them.
+        """
         for source in (getattr(self.model, "generation_config", None), self.config):
-            tokens = getattr(source, "eos_token_id", None)
-            if tokens is not None:
-                return frozenset([tokens] if isinstance(tokens, int) else tokens)
+            given = getattr(source, "eos_token_id", None)
+            if given is not None:
+                tokens = list(given) if isinstance(given, Iterable) else [given]
+                if isinstance(given, str | Mapping) or not all(map(is_int, tokens)):
+                    wanted = f"{self.name}: {type(source).__name__}.eos_token_id: expected a token id or a list of them"
+                    raise ModelFileError(f"{wanted}, got {shown(given)}")
+                return frozenset(map(int, tokens))
         return frozenset()
 
     @cached_property

@@ -55,9 +55,7 @@ def rotary_regimes(config: Any) -> RotaryRegimes:
     Args:
         config: a text model's config; its rope_parameters are one mapping, or one for each layer type.
     """
-    parameters = getattr(config, "rope_parameters", None) or {}
-    schemes = [parameters] if "rope_type" in parameters else [p for p in parameters.values() if isinstance(p, dict)]
-    for scheme in schemes:
+    for scheme in _rope_schemes(config):
         kind = scheme.get("rope_type", "default")
         if kind == "dynamic":
             return RotaryRegimes(kind, int(config.max_position_embeddings))
@@ -66,12 +64,30 @@ def rotary_regimes(config: Any) -> RotaryRegimes:
     return RotaryRegimes("fixed", 0)
 
 
+def rope_kinds(config: Any) -> set[str]:
+    """Return the names of a transformers config's rotary schemes."""
+    return {str(scheme.get("rope_type", "default")) for scheme in _rope_schemes(config)}
+
+
+def _rope_schemes(config: Any) -> list[dict[str, Any]]:
+    parameters = getattr(config, "rope_parameters", None) or {}
+    return [parameters] if "rope_type" in parameters else [p for p in parameters.values() if isinstance(p, dict)]
+
+
 def context_length(config: Any, regimes: RotaryRegimes) -> int | None:
-    """Return the longest input a text model's config allows, in tokens, or None if it sets no limit."""
+    """Return the longest input a text model's config allows, in tokens, or None if it sets no limit.
+
+    YaRN and linear scaling extend a length that the config may state without them. Configs with a scheme for each layer
+    type (Gemma 3) state the extended length.
+    """
     if regimes.kind == "dynamic":
         return regimes.threshold
     names = ("max_position_embeddings", "n_positions")
     limits = [int(value) for name in names if (value := getattr(config, name, None)) is not None][:1]
+    scheme = getattr(config, "rope_parameters", None) or {}
+    if limits and scheme.get("rope_type") in ("yarn", "linear"):
+        original = scheme.get("original_max_position_embeddings") or limits[0]
+        limits = [max(limits[0], int(original * scheme.get("factor", 1)))]
     if (keys := windows.indexed_context(config)) is not None:
         limits.append(keys)
     return min(limits, default=None)

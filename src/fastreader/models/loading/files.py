@@ -11,11 +11,20 @@ from typing import Any, TypeVar
 import torch
 
 from fastreader.core.progress import silence_progress_bars
-from fastreader.errors import FastreaderError, ModelFileError, ModelNotFoundError, UnsupportedModelError
+from fastreader.errors import (
+    FastreaderError,
+    ModelFileError,
+    ModelNotFoundError,
+    OutOfBudgetError,
+    UnsupportedModelError,
+)
 from fastreader.models.loading import packaged
 
 T = TypeVar("T")
 TOKENIZERS = ("tokenizer.json", "vocab.json", "vocab.txt", "tekken.json", "*.model", "*.model.v*", "*.tiktoken")
+_SHARDS = ("model-*-of-*.safetensors", "pytorch_model-*-of-*.bin")
+_POINTER, _POINTER_BYTES = b"version https://git-lfs.github.com/spec/", 1024
+_NO_MEMORY = "DefaultCPUAllocator"  # PyTorch's, which raises RuntimeError
 _WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 
 
@@ -35,6 +44,26 @@ def has_tokenizer(folder: Path) -> bool:
     return any(next(folder.glob(pattern), None) for pattern in TOKENIZERS)
 
 
+def shards_of(folder: Path) -> list[str]:
+    """Return the names of a folder's files with parts of a model's weights."""
+    return [path.name for pattern in _SHARDS for path in sorted(folder.glob(pattern))]
+
+
+def has_weights(folder: Path) -> bool:
+    """Return whether a folder holds a model's weights, or an index of them."""
+    names = (name + suffix for name in _WEIGHTS for suffix in ("", ".index.json"))
+    return any((folder / name).is_file() for name in names) or bool(shards_of(folder))
+
+
+def check_pointers(folder: Path) -> None:
+    """Raise ModelFileError if a file of a folder is a pointer of Git LFS, left by a clone without git-lfs."""
+    for path in sorted(folder.iterdir()):
+        if path.is_file() and path.stat().st_size < _POINTER_BYTES:
+            with path.open("rb") as stream:
+                if stream.read(len(_POINTER)) == _POINTER:
+                    raise ModelFileError(f"{path}: a Git LFS pointer, not the file itself; run `git lfs pull` there")
+
+
 def missing_files(folder: Path) -> list[str]:
     """Return the weights and tokenizer files that a model folder lacks, in words."""
     missing: list[str] = []
@@ -43,13 +72,17 @@ def missing_files(folder: Path) -> list[str]:
         if (folder / name).is_file():
             break
         if index.is_file():
-            shards = parsed(index).get("weight_map")
-            if not isinstance(shards, dict):
-                raise ModelFileError(f"{index}: damaged; it has no weight_map")
-            missing += [shard for shard in sorted(set(shards.values())) if not (folder / shard).is_file()]
+            parts = parsed(index).get("weight_map")
+            if not isinstance(parts, dict) or not all(isinstance(part, str) for part in parts.values()):
+                raise ModelFileError(f"{index}: damaged; it has no weight_map of file names")
+            missing += [part for part in sorted(set(parts.values())) if not (folder / part).is_file()]
             break
     else:
-        missing.append(f"its weights ({' or '.join(_WEIGHTS)})")
+        if shards := shards_of(folder):
+            index_of = _WEIGHTS[0] if shards[0].endswith(".safetensors") else _WEIGHTS[1]
+            missing.append(f"{index_of}.index.json, which says what its {len(shards)} files of weights hold")
+        else:
+            missing.append(f"its weights ({' or '.join(_WEIGHTS)})")
     if not has_tokenizer(folder):
         missing.append(f"its tokenizer ({', '.join(TOKENIZERS)})")
     return missing
@@ -79,6 +112,7 @@ def guarded(action: Callable[[], T], name: str, *, quantised: bool = False) -> T
     except (torch.OutOfMemoryError, MemoryError, FastreaderError):
         raise
     except Exception as error:
+        raise_if_memory(error, name)
         raise _translated(error, name, quantised) from error
 
 
@@ -101,6 +135,12 @@ def _translated(error: Exception, name: str, quantised: bool) -> FastreaderError
     return ModelFileError(
         f"{name}: a model file is damaged, truncated or of another kind ({type(error).__name__}: {error})"
     )
+
+
+def raise_if_memory(error: BaseException, name: str) -> None:
+    """Raise OutOfBudgetError if an error, or what it was raised from, is a lack of the CPU's memory."""
+    if any(isinstance(each, MemoryError) or _NO_MEMORY in str(each) for each in _chain(error)):
+        raise OutOfBudgetError(f"{name}: the model does not fit in memory ({error})") from error
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:

@@ -10,14 +10,23 @@ from typing import Any, Literal
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
-from fastreader.core.checks import expect
+from fastreader.core.checks import expect, is_int, shown
 from fastreader.data.fingerprints import reader_name
-from fastreader.errors import InputError, ModelNotFoundError
+from fastreader.errors import InputError, ModelFileError, ModelNotFoundError
 from fastreader.models.loading import gguf, packaged, peft_adapters
-from fastreader.models.loading.files import TOKENIZERS, guarded, has_tokenizer, missing_files, parsed, unknown
+from fastreader.models.loading.files import (
+    TOKENIZERS,
+    check_pointers,
+    guarded,
+    has_tokenizer,
+    missing_files,
+    parsed,
+    unknown,
+)
 from fastreader.models.loading.options import LoadOptions
 from fastreader.models.loading.packaged import is_packaged
 
+_MOST_LAYERS = 10_000  # a larger count of a damaged config would take hours to build
 _ADAPTER_FILES = ["adapter_*", *TOKENIZERS, "tokenizer_config.json", "special_tokens_map.json", "*.jinja"]
 
 
@@ -75,17 +84,23 @@ def find(options: LoadOptions) -> Found:
     kind, source = _located(model)
     local = Path(source).is_dir()
     if local:  # before transformers reads a damaged config or an incomplete folder
+        check_pointers(Path(source))
         parsed(Path(source) / "config.json")
         if missing := missing_files(Path(source)):
             raise ModelNotFoundError(f"{source}: the model folder lacks {', '.join(missing)}")
     # Without an answer transformers asks on standard input whether to run a folder's code.
     access = {"local_files_only": local, "trust_remote_code": options.trust_remote_code}
+    config = guarded(lambda: _config(source, access), source)
+    layers = getattr(config.get_text_config(), "num_hidden_layers", None)
+    if layers is not None and not (is_int(layers) and 1 <= layers <= _MOST_LAYERS):
+        expected = f"an integer from 1 to {_MOST_LAYERS}"
+        raise ModelFileError(f"{source}: config.json: num_hidden_layers: expected {expected}, got {shown(layers)}")
     return Found(
         options,
         kind,
         options.name or _name(options),
         source,
-        guarded(lambda: _config(source, access), source),
+        config,
         adapter,
         source if adapter is None or not has_tokenizer(adapter) else str(adapter),
         gguf.has_blocks(source),
@@ -129,6 +144,7 @@ def _adapter_folder(adapter: Any) -> Path:
         if folder.exists() or is_path(name):
             raise ModelNotFoundError(f"{name}: no such folder of an adapter")
         folder = Path(adapter_from_hub(name))
+    check_pointers(folder)
     peft_adapters.check_folder(folder)
     parsed(folder / peft_adapters.CONFIG)
     return folder

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+import re
 import sys
 import warnings
 from collections import Counter
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +16,25 @@ from torch import nn
 
 from fastreader.core.checks import expect, require
 from fastreader.errors import InputError, MissingExtraError, ModelFileError, ModelNotFoundError, UnsupportedModelError
+from fastreader.models.loading.files import has_weights, raise_if_memory
 from fastreader.models.rewriting import surgery
 from fastreader.models.rewriting.quantised import method
 
 CONFIG = "adapter_config.json"
 _WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
+_ROWS = {"weight": 0, "lora_embedding_A": 1, "lora_B.weight": 0}  # axes of an embedding's or LM head's tokens
+_WRAPPER = re.compile(r"\.(modules_to_save|original_module)(?=\.)")
 _NAME = "fastreader"  # of the adapter within peft, a part of the names of its parameters
 
 
 def is_adapter(folder: Path) -> bool:
-    """Return whether a folder holds an adapter without its base model."""
-    return (folder / CONFIG).is_file() and not (folder / "config.json").is_file()
+    """Return whether a folder holds an adapter without the base's weights, though perhaps with its config."""
+    return (folder / CONFIG).is_file() and not has_weights(folder)
+
+
+def is_left_over(folder: Path) -> bool:
+    """Return whether a folder holds an adapter's config without its weights, as after a merge."""
+    return (folder / CONFIG).is_file() and not any((folder / name).is_file() for name in _WEIGHTS)
 
 
 def check_folder(folder: Path) -> None:
@@ -68,28 +78,53 @@ def merge(model: Any, folder: Path) -> Any:
     try:
         config = peft.PeftConfig.from_pretrained(str(folder))
         weights = peft.utils.load_peft_weights(str(folder), device="cpu")
+        # peft saves a grown embedding of modules_to_save under three names, and reads the one without a wrapper's.
+        weights = {k: v for k, v in weights.items() if (plain := _WRAPPER.sub("", k)) == k or plain not in weights}
     except (torch.OutOfMemoryError, MemoryError):
         raise
     except Exception as error:  # odd values raise errors of many types
+        raise_if_memory(error, str(folder))
         raise ModelFileError(f"{folder}: the adapter is damaged ({type(error).__name__}: {error})") from error
     config.inference_mode = True
     kind = str(getattr(config.peft_type, "value", config.peft_type))
     if config.is_prompt_learning or config.is_adaption_prompt:
         raise UnsupportedModelError(f"{folder}: an adapter of type {kind} cannot be merged into weights")
+    initial = getattr(config, "init_lora_weights", None)
+    if isinstance(initial, str) and initial.startswith("pissa_niter"):
+        raise UnsupportedModelError(
+            f"{folder}: init_lora_weights={initial!r} subtracts a decomposition from the base model's weights, drawn "
+            "again at every load; save the adapter with path_initial_model_for_weight_conversion, as a plain LoRA"
+        )
     expected = f"one for {type(model).__name__} of this size"
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what they are about raises here, or is done below
         try:
+            _resize(model, weights)
             adapted = peft.PeftModel(model, config, _NAME)
             found = peft.set_peft_model_state_dict(adapted, weights, _NAME)
         except torch.OutOfMemoryError:  # a RuntimeError, which is not about the adapter
             raise
         except (ValueError, RuntimeError, KeyError) as error:
+            raise_if_memory(error, str(folder))
             raise InputError(f"adapter: expected {expected}, got {folder}: {error}") from error
         except (TypeError, AttributeError, NotImplementedError) as error:
             raise ModelFileError(f"{folder}: the adapter is damaged ({type(error).__name__}: {error})") from error
     _require_used(f"adapter: expected {expected}, got {folder}", adapted, found)
     return _merged(adapted, str(folder), kind)
+
+
+def _resize(model: Any, weights: Mapping[str, torch.Tensor]) -> None:
+    """Give a model's embeddings the rows of an adapter that was trained after tokens were added."""
+    tables = model.get_input_embeddings(), model.get_output_embeddings()
+    names = tuple(f".{name}." for name, module in model.named_modules() if any(module is table for table in tables))
+    rows = set()
+    for key, tensor in weights.items():
+        of_table, _, part = key.rpartition(next((name for name in names if name in key), "\0"))
+        if of_table and (axis := _ROWS.get(part.removeprefix("base_layer."))) is not None:
+            rows.add(tensor.shape[axis])
+    held = model.get_input_embeddings().weight.shape[0]
+    if len(rows) == 1 and rows != {held}:
+        model.resize_token_embeddings(rows.pop(), mean_resizing=False)
 
 
 def named_in(model: Any, folder: Path) -> int:
@@ -166,6 +201,7 @@ def _merged(model: Any, name: str, kind: str) -> Any:
     expect(len(off) < 2, "model", "adapters that are all enabled or all disabled", "some of each")
     plain = model.get_base_model() if isinstance(model, PeftModel) else model
     _untie(plain, wrapping)
+    _add_biases(parts)
     try:
         if off == {True}:
             for part in parts:
@@ -178,7 +214,10 @@ def _merged(model: Any, name: str, kind: str) -> Any:
             surgery.forget_loaded_adapters(plain)
     except ValueError as error:
         raise ModelFileError(f"{name}: {error}") from error
-    except (NotImplementedError, AttributeError, TypeError) as error:
+    except torch.OutOfMemoryError:
+        raise
+    except (NotImplementedError, AttributeError, TypeError, RuntimeError) as error:
+        raise_if_memory(error, name)
         raise UnsupportedModelError(
             f"{name}: an adapter of type {kind} cannot be merged into weights: {error}"
         ) from error
@@ -210,6 +249,18 @@ def _untie(model: Any, wrapping: tuple[Any, ...]) -> None:
             if users[id(parameter)] > 1:
                 setattr(inner, name, nn.Parameter(parameter.detach().clone(), requires_grad=False))
                 model.config.tie_word_embeddings = False
+
+
+def _add_biases(parts: Iterable[Any]) -> None:
+    """Give layers without a bias one of zeros where an adapter has one (`lora_bias=True`)."""
+    for part in parts:
+        inner = getattr(part, "base_layer", None)
+        if (
+            isinstance(inner, nn.Linear)
+            and getattr(inner, "bias", None) is None
+            and any(getattr(part, "lora_bias", {}).values())
+        ):
+            inner.bias = nn.Parameter(inner.weight.new_zeros(inner.out_features), requires_grad=False)
 
 
 def _own_parameters(module: nn.Module) -> list[tuple[str, nn.Parameter]]:

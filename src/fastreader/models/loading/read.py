@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import logging
 import re
@@ -9,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fastreader.errors import ModelFileError
+from fastreader.errors import ModelFileError, UnsupportedModelError
+from fastreader.models.config.facts import rope_kinds
 from fastreader.models.loading import gguf, gguf_weights, peft_adapters
 from fastreader.models.loading.decide import Decision
 from fastreader.models.loading.files import guarded
@@ -81,15 +83,27 @@ def _read_checkpoint(found: Found, decision: Decision) -> tuple[Any, Any]:
 def _read_as(automatic: Any, found: Found, decision: Decision) -> tuple[Any, Any]:
     """Return a checkpoint as a transformers class reads it, and its text model."""
     arguments: dict[str, Any] = {"dtype": decision.arithmetic.dtype, **found.access}
+    if found.config._attn_implementation not in (None, "eager", "sdpa"):  # none of them runs, so it may be any
+        arguments["config"] = copy.deepcopy(found.config)
+        arguments["config"]._attn_implementation = "eager"
+    if peft_adapters.is_left_over(Path(found.source)):
+        arguments["adapter_kwargs"] = {"subfolder": "none"}  # so that transformers does not find it
     scheme = getattr(found.config, "quantization_config", None)
     if scheme:  # such weights may not move once they are loaded
         device_map = found.options.device_map or {"": decision.arithmetic.device}
         arguments["device_map"] = device_map
     # Weights of another shape are reported in loading_info, and rejected below by name.
     arguments |= {"output_loading_info": True, "ignore_mismatched_sizes": True}
-    model, loading_info = guarded(
-        lambda: automatic.from_pretrained(found.source, **arguments), found.source, quantised=bool(scheme)
-    )
+    try:
+        model, loading_info = guarded(
+            lambda: automatic.from_pretrained(found.source, **arguments), found.source, quantised=bool(scheme)
+        )
+    except ModelFileError as error:
+        kinds = rope_kinds(found.config.get_text_config())
+        if isinstance(error.__cause__, KeyError) and (unknown := kinds & set(error.__cause__.args)):
+            message = f"{found.source}: transformers has no rotary embedding of the rope_type {min(unknown)!r}"
+            raise UnsupportedModelError(message) from error
+        raise
     gguf.check_loading_info(found.source, loading_info)
     _check_layers(found.source, model, loading_info)
     peft_adapters.merge_loaded(model)
@@ -128,14 +142,15 @@ def _tokenizer(found: Found) -> Any:
     # False if transformers knows the folder as one of those whose split of digits and capitals was converted wrongly
     if getattr(backend, "fix_mistral_regex", None) is False and _first_split(backend) == _LLAMA3_SPLIT:
         logger.warning(
-            "%s: a Mistral tokenizer saved with Llama 3's split; the split of Mistral is used. If the model was trained "
-            "with the tokenizer as it is, load a pair (model, tokenizer)",
+            "%s: a Mistral tokenizer saved with Llama 3's split; Mistral's own is used. If the model was trained with "
+            "the tokenizer as it is, load a pair (model, tokenizer)",
             found.tokenizer,
         )
         tokenizer = transformers.AutoTokenizer.from_pretrained(found.tokenizer, fix_mistral_regex=True, **access)
-        backend = tokenizer._tokenizer
-    if getattr(getattr(backend, "model", None), "dropout", None) is not None:
-        backend.model.dropout = None  # left from training; equal texts have equal tokens
+        backend = getattr(tokenizer, "_tokenizer", None)
+    model: Any = getattr(backend, "model", None)
+    if getattr(model, "dropout", None) is not None:
+        model.dropout = None  # left from training; equal texts have equal tokens
     if (largest := max(tokenizer.get_vocab().values(), default=0)) >= _MOST_TOKENS:
         # tokenizers walks every id below the largest whenever it copies or saves one: minutes, then memory
         raise ModelFileError(

@@ -20,6 +20,7 @@ from torch import nn
 from fastreader.errors import UnsupportedModelError
 from fastreader.models.config.facts import logit_scale_of, logit_softcap_of
 from fastreader.models.loading import peft_adapters
+from fastreader.models.loading.files import raise_if_memory
 from fastreader.models.rewriting import surgery
 from fastreader.models.rewriting.draft import structural_copy
 
@@ -281,6 +282,7 @@ def _probed(model: Any, vocabulary: int, device: torch.device) -> torch.Tensor:
     except (torch.OutOfMemoryError, MemoryError, EncoderNeededError):
         raise
     except Exception as error:  # of many types, from a family's own code
+        raise_if_memory(error, type(model).__name__)
         kind = EncoderNeededError if _lacks_encoders(model) else UnsupportedModelError
         message = f"{type(model).__name__} does not run on text alone ({type(error).__name__}: {error})"
         raise kind(message) from error

@@ -135,7 +135,7 @@ class DecodedText:
             self.tokens.append(token)
             if logprob is not None:
                 self.logprobs.append(logprob)
-            if any([watch.found(self.tokens) for watch in self.watches]):  # each reads every token
+            if any(watch.found(self.tokens) for watch in self.watches):
                 self.finish_reason = "stop"
             elif len(self.tokens) >= self.room:
                 self.finish_reason = "length"

@@ -25,19 +25,19 @@ _USER, _ASSISTANT = "fastreader\u241euser", "fastreader\u241eassistant"
 
 @dataclass(frozen=True)
 class Seam:
-    """The end of a text that goes on: token ids up to its last special token, and the plain text after that.
+    """The end of an unfinished text: token ids up to its last special token, and the plain text after that.
 
     Attributes:
         tokens: ids that no later text changes.
         tail: plain text, encoded together with what follows it.
         fresh: whether the tail is encoded like the start of a text, as some tokenizers do after a special token.
-        strips: whether the special token takes the white space after it.
+        takes_space: whether the special token takes the white space after it.
     """
 
     tokens: tuple[int, ...] = ()
     tail: str = ""
     fresh: bool = True
-    strips: bool = False
+    takes_space: bool = False
 
 
 @dataclass(frozen=True)
@@ -157,19 +157,19 @@ class TextEncoder:
             trusted: see `piece`.
         """
         tokens, place = list(seam.tokens), 0
-        tail, fresh, strips = seam.tail, seam.fresh, seam.strips
+        tail, fresh, takes_space = seam.tail, seam.fresh, seam.takes_space
         for found in self._special.finditer(text) if trusted else ():
             mark = self._marks[found.group()]
             plain = tail + text[place : found.start()]
-            plain = plain.lstrip() if strips else plain
+            plain = plain.lstrip() if takes_space else plain
             tokens += self.piece(plain.rstrip() if mark.lstrip else plain, first=fresh)
             tokens.append(self.special[mark.content])
-            place, tail, fresh, strips = found.end(), "", self._fresh, mark.rstrip
-        return Seam(tuple(tokens), tail + text[place:], fresh, strips)
+            place, tail, fresh, takes_space = found.end(), "", self._fresh, mark.rstrip
+        return Seam(tuple(tokens), tail + text[place:], fresh, takes_space)
 
     def closed(self, seam: Seam) -> list[int]:
         """Return the token ids of the text that ends at `seam`."""
-        return [*seam.tokens, *self.piece(seam.tail.lstrip() if seam.strips else seam.tail, first=seam.fresh)]
+        return [*seam.tokens, *self.piece(seam.tail.lstrip() if seam.takes_space else seam.tail, first=seam.fresh)]
 
     def start(self, text: str, *, trusted: bool = False) -> list[int]:
         """Return the token ids of the piece that starts a prompt, after a beginning of text if the model wants one."""
@@ -294,10 +294,10 @@ class TextEncoder:
                     "template supports it), set Template.answer_lead to what precedes the answer, or use chat=False"
                 )
             space = ""
-        opening = self.follow(Seam(), before, trusted=True)
+        lead = self.follow(Seam(), before, trusted=True)
         answer = self.follow(Seam(fresh=False), between, trusted=True)
-        fresh = answer.fresh and not (answer.tail.strip() if answer.strips else answer.tail)
-        return ChatFrame(before, between, space, after.rstrip(), opening, fresh)
+        fresh = answer.fresh and not (answer.tail.strip() if answer.takes_space else answer.tail)
+        return ChatFrame(before, between, space, after.rstrip(), lead, fresh)
 
     def _render(self, messages: list[dict[str, str]], options: dict[str, Any], *, generation: bool) -> str:
         try:
