@@ -27,7 +27,7 @@ from gpu_rows import DecodedText, Rates, Rows
 from gpu_workloads import SEQUENCES, SHAPES, Sequences
 from torch.profiler import ProfilerActivity, profile
 
-from fastreader.core.options import GenerateOptions
+from fastreader.core.options import StepOptions
 from fastreader.core.tree import PrefixTree
 from fastreader.models.passes.pass_graphs import PassGraphs, recorder
 from fastreader.models.passes.row_keys import RowKeys
@@ -134,7 +134,7 @@ def bench_steps(rows: Rows, model: TreeModel, own: Any, name: str, count: int, r
     tree = PrefixTree.build([(prompt, []) for prompt in prompts])
     key_values = model.new_key_values(tree, leaves_only=True)
     model.hidden(tree, key_values=key_values, rows=tree.leaves)
-    leaves, options = np.sort(tree.leaves), GenerateOptions(max_new_tokens=STEPS + 8)
+    leaves, options = np.sort(tree.leaves), StepOptions(max_new_tokens=STEPS + 8)
     weights = 2.0 * (work.linear_parameters(own.config) + own.config.hidden_size * own.config.vocab_size)
     floor = rates.floor(0.0, weights + count * PROMPT * model.key_value_bytes)
     for way, record in (("launched", None), ("CUDA graph", recorder(model.device))):

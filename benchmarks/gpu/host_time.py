@@ -24,7 +24,7 @@ from pretended import META, Launches, launching, pretended, to_meta
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from fastreader.core.options import GenerateOptions
+from fastreader.core.options import StepOptions
 from fastreader.core.tree import PrefixTree
 from fastreader.models.loading.packaged import folder_of
 from fastreader.models.passes.pass_graphs import VARIABLE, PassGraphs
@@ -103,7 +103,7 @@ def step_milliseconds(model: TreeModel, texts: int, replayed: bool) -> float:
     prompts = [rng.integers(5, 100, PROMPT).tolist() for _ in range(texts)]
     tree = PrefixTree.build([(prompt, []) for prompt in prompts])
     local_model: Any = SimpleNamespace(model=model, lock=threading.Lock(), end_tokens=frozenset([9]))
-    options, leaves = GenerateOptions(max_new_tokens=TOKENS), np.sort(tree.leaves)
+    options, leaves = StepOptions(max_new_tokens=TOKENS), np.sort(tree.leaves)
     stamps: list[float] = []
     step = gpu_decoding.DeviceTexts.step
 
@@ -122,7 +122,7 @@ def step_milliseconds(model: TreeModel, texts: int, replayed: bool) -> float:
         model.hidden(tree, key_values=key_values, rows=tree.leaves)
         rows = [DecodedText(prompt, TOKENS, None, None, tokens=[1]) for prompt in prompts]
         decoding = gpu_decoding.Decoding(local_model, options, lambda count: None)
-        gpu_decoding.decode_on_device(decoding, tree, key_values, leaves, rows)
+        list(gpu_decoding.decode_on_device(decoding, tree, key_values, leaves, rows))
     return 1e3 * float(np.min(np.diff(stamps)))
 
 

@@ -351,13 +351,38 @@ def resolve(spec: Spec, n: int, seed: int = 0) -> Design:
     return spec
 
 
+def named_count(spec: str, n: int) -> int:
+    """Return the number of orderings of a design given by name, without drawing them.
+
+    Raises:
+        InputError: if the name is unknown or takes no number.
+    """
+    check_int("permutations: n", n, 1, MOST_PASSAGES)
+    name, number = _named(spec)
+    if name in _NAMED:
+        return {"identity": 1, "cyclic": n}.get(name, 2 * n if n > 2 else n)
+    if name == "latin":
+        return n * (1 if number is None else number)
+    if number is not None:
+        return number
+    return min(3 * n, math.factorial(n)) if name == "random" else min(3 * n, n * (1 + (n - 1) * (n - 2) // 2))
+
+
 def _by_name(spec: str, n: int, seed: int) -> Design:
+    name, number = _named(spec)
+    if name in _NAMED:
+        return _NAMED[name](n)
+    with located("permutations"):
+        return _NAMED_SEEDED[name](n, number, seed)
+
+
+def _named(spec: str) -> tuple[str, int | None]:
+    """Return the name of a design and its number, None without one."""
     name, colon, number = spec.strip().replace("-", "_").partition(":")
     if name in _NAMED and not colon:
-        return _NAMED[name](n)
+        return name, None
     if name in _NAMED_SEEDED and (number.isdecimal() or not colon):
-        with located("permutations"):
-            return _NAMED_SEEDED[name](n, int(number) if colon else None, seed)
+        return name, int(number) if colon else None
     names = f"{', '.join(_NAMED)}, or {', '.join(_NAMED_SEEDED)} with or without a number (random:12)"
     raise InputError(f"permutations: expected one of {names}, got {spec!r}")
 

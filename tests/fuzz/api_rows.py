@@ -229,7 +229,7 @@ ROWS: dict[str, Row] = {
     "Session.prompt": lambda w: (w.session, {"pieces": ["a", "b"], "lead": "", **CHAT}),
     "Session.score": lambda w: (
         w.session,
-        {"sequences": [([5], [6])], "max_batch_tokens": 50, "trees": None, "best_tokens": True},
+        {"sequences": [([5], [6])], "max_batch_tokens": 50, "trees": None, "top_tokens": 2},
     ),
     "Session.session": lambda w: (w.session, {"prefixes": ("B",), "max_bytes": None, "cache_scored": False, **CHAT}),
     "ReaderPool": lambda w: {"readers": [w.reader]},

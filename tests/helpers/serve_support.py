@@ -12,10 +12,12 @@ def serving(reader, **settings):
     import uvicorn
 
     from fastreader.integrations.serve.app import create_app
+    from fastreader.integrations.serve.listening import listening
     from fastreader.integrations.serve.settings import ServerSettings
 
     app = create_app(reader, ServerSettings(**settings))
-    server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=0, log_level="error"))
+    own = listening(ServerSettings(**settings))
+    server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=0, log_level="error", **own))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     deadline = time.monotonic() + 30

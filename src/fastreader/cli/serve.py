@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import logging
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -15,6 +16,7 @@ from fastreader.core.checks import expect
 from fastreader.errors import MissingExtraError
 
 log = logging.getLogger(__name__)
+_KEY = "FASTREADER_SERVE_KEY"
 
 
 @options.spread
@@ -25,9 +27,7 @@ def serve(
     api_key: Annotated[
         list[str] | None,
         typer.Option(
-            help="A key that requests need as a bearer token; repeat for several.",
-            envvar="FASTREADER_SERVE_KEY",
-            show_envvar=True,
+            help=f"A key that requests need as a bearer token; repeat for several. One may be in {_KEY}.",
             show_default=False,
         ),
     ] = None,
@@ -35,6 +35,19 @@ def serve(
     served_model_name: Annotated[
         list[str] | None,
         typer.Option(help="A further name for the model in requests; repeat for several.", show_default=False),
+    ] = None,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A further name of this machine that clients without a key may use; repeat for several.",
+            show_default=False,
+        ),
+    ] = None,
+    cors_origin: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="An origin of web pages that may call the server, * for all; repeat for several.", show_default=False
+        ),
     ] = None,
     max_requests: Annotated[
         int, typer.Option(help="At most N requests running or waiting; further ones get 429.", min=1, max=4096)
@@ -57,7 +70,7 @@ def serve(
     ] = None,
     reader: options.ReaderArguments,
 ) -> None:
-    """Answer requests over HTTP: /rerank, /score, /v1/completions and /v1/read, and a page to try them at /.
+    """Answer requests over HTTP: /rerank, /score, /v1/completions, /v1/chat/completions, /v1/read, and a page at /.
 
     Requests that come at the same time share forward passes. On SIGTERM the server answers the requests that it has
     accepted, and stops.
@@ -73,15 +86,19 @@ def serve(
     except ImportError as error:
         raise MissingExtraError("uvicorn", "serve") from error
     from fastreader.integrations.serve.app import create_app
+    from fastreader.integrations.serve.listening import listening
     from fastreader.integrations.serve.settings import ServerSettings
 
-    keys = tuple(api_key or ())
+    # Not as the option's own variable, whose value would be split at spaces.
+    keys = tuple(api_key or filter(None, [os.environ.get(_KEY)]))
     expect(
         bool(keys) or open or _is_local(host), "--host", "this machine, unless there is an --api-key or --open", host
     )
     settings = ServerSettings(
         keys=keys,
         names=tuple(served_model_name or ()),
+        hosts=tuple(allow_host or ()),
+        origins=tuple(cors_origin or ()),
         max_requests=max_requests,
         max_body_bytes=int(max_body_mb * 1e6),
         timeout=timeout,
@@ -94,7 +111,7 @@ def serve(
     loaded = reader.load()
     log.info("%r", loaded)
     try:
-        uvicorn.run(create_app(loaded, settings), host=host, port=port, log_level="info", server_header=False)
+        uvicorn.run(create_app(loaded, settings), host=host, port=port, log_level="info", **listening(settings))
     except Stopped:  # uvicorn raises the signal again once every request is answered
         log.info("every request is answered; the server has stopped")
 

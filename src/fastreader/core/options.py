@@ -68,3 +68,22 @@ class GenerateOptions(Sampling):
         object.__setattr__(self, "stop", tuple(self.stop))
         object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids))
         expect(all(self.stop), "stop", "a list of texts that are not empty", self.stop)
+
+
+@checked_options
+@dataclass(frozen=True, kw_only=True)
+class StepOptions(GenerateOptions):
+    """Options of `Reader.generate_steps`.
+
+    Attributes:
+        top_logprobs: number of most likely tokens to return at the place of each token.
+
+    Raises:
+        InputError: if a value is out of range.
+    """
+
+    top_logprobs: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_int("top_logprobs", self.top_logprobs, 0)

@@ -47,6 +47,8 @@ class Generation:
         token_logprobs: log-probability of each of `token_ids` under the model itself (temperature 1, no
             truncation of the distribution), nats; None unless requested.
         truncated: number of tokens dropped from the left of the prompt, by on_overflow="truncate".
+        top_logprobs: for each of `token_ids` the most likely (token, log-probability) pairs at its place; None unless
+            requested.
     """
 
     text: str
@@ -55,6 +57,7 @@ class Generation:
     prompt_tokens: int
     token_logprobs: list[float] | None = None
     truncated: int = 0
+    top_logprobs: list[list[tuple[int, float]]] | None = None
 
     @property
     def logprob(self) -> float | None:
@@ -74,8 +77,8 @@ class SequenceScores:
         stats: total and computed tokens, over all passes.
         passes: number of passes.
         seconds: wall-clock time.
-        best_tokens: for each sequence int64 [tokens], the most likely token at each place; None unless requested.
-        best_logprobs: for each sequence float64 [tokens], their log-probabilities, nats; None unless requested.
+        top_tokens: for each sequence int64 [tokens, K], the most likely tokens at each place; None unless requested.
+        top_logprobs: for each sequence float64 [tokens, K], their log-probabilities, nats; None unless requested.
     """
 
     logprob: npt.NDArray[np.float64]
@@ -85,8 +88,8 @@ class SequenceScores:
     stats: TreeStats
     passes: int
     seconds: float
-    best_tokens: list[npt.NDArray[np.int64]] | None = None
-    best_logprobs: list[npt.NDArray[np.float64]] | None = None
+    top_tokens: list[npt.NDArray[np.int64]] | None = None
+    top_logprobs: list[npt.NDArray[np.float64]] | None = None
 
 
 class Results(list[Item], Generic[Item]):

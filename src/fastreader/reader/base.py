@@ -10,17 +10,17 @@ from typing import Any
 
 from fastreader.core.checked import accept, kind_of
 from fastreader.core.checks import check_int, expect
-from fastreader.core.options import GenerateOptions
+from fastreader.core.options import StepOptions
 from fastreader.core.protocol import Generation, Loglikelihood, Results, SequenceScores, TextOrTokens
 from fastreader.core.tree import PrefixTree, TokenPairs
 from fastreader.models.passes.prefix_cache import PrefixCache
 from fastreader.models.tree_model import TreeModel
-from fastreader.reader.generation.generate import generate
+from fastreader.reader.generation.generate import Steps, generate
 from fastreader.reader.local_model import LocalModel
 from fastreader.reader.loglikelihood import Admit, score, score_requests
 from fastreader.reader.prompts.writer import PromptWriter
 
-_TREES, _BOOL, _BOOL_OR_NONE = kind_of(Sequence[PrefixTree]), kind_of(bool), kind_of(bool | None)
+_TREES, _BOOL_OR_NONE = kind_of(Sequence[PrefixTree]), kind_of(bool | None)
 
 
 class ReaderBase(PromptWriter):
@@ -95,7 +95,7 @@ class ReaderBase(PromptWriter):
         *,
         max_batch_tokens: int | None = None,
         trees: Sequence[PrefixTree] | None = None,
-        best_tokens: bool = False,
+        top_tokens: int = 0,
     ) -> SequenceScores:
         """Score (context, continuation) pairs of token ids, the layer under `loglikelihood`.
 
@@ -103,13 +103,13 @@ class ReaderBase(PromptWriter):
             sequences: contexts hold at least one token; an empty continuation scores 0.
             max_batch_tokens: at most this many tokens are computed in one pass; by default from free memory.
             trees: what `plan` returned for these sequences, if it was called already.
-            best_tokens: also return the most likely token at each place; the LM head then runs twice.
+            top_tokens: also return this many of the most likely tokens at each place; the LM head then runs again.
 
         Raises:
             InputError: if a token id is out of range.
             ContextOverflowError, OutOfBudgetError, NumericsError: as `loglikelihood`.
         """
-        accept("best_tokens", best_tokens, _BOOL)
+        check_int("top_tokens", top_tokens, 0)
         if trees is not None:
             check_int("max_batch_tokens", max_batch_tokens, optional=True)
             accept("trees", trees, _TREES)
@@ -127,7 +127,7 @@ class ReaderBase(PromptWriter):
                 trees=trees,
                 kept=kept,
                 keep=keep,
-                best_tokens=best_tokens,
+                top_tokens=top_tokens,
             )
 
     def loglikelihood(
@@ -229,7 +229,7 @@ class ReaderBase(PromptWriter):
             OutOfBudgetError: if one prompt and its text alone do not fit in memory.
             NumericsError: if logits are not finite.
         """
-        options = GenerateOptions(
+        options = StepOptions(
             max_new_tokens=max_new_tokens,
             n=n,
             temperature=temperature,
@@ -244,8 +244,24 @@ class ReaderBase(PromptWriter):
             max_batch_tokens=max_batch_tokens,
             progress=progress,
         )
+        steps = self.generate_steps(prompts, options)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                found: Results[list[Generation]] = end.value
+                return found
+
+    def generate_steps(self, prompts: Iterable[TextOrTokens], options: StepOptions) -> Steps:
+        """Generate as `generate` does, and yield the texts so far after each step, between which other calls may run.
+
+        Setting the `finish_reason` of a text that is not finished drops it.
+
+        Raises:
+            InputError, ContextOverflowError, OutOfBudgetError, NumericsError: as `generate`.
+        """
         with self._cache() as (kept, _keep):
-            return generate(self.local_model, prompts, options, kept)
+            return (yield from generate(self.local_model, prompts, options, kept))
 
     async def aloglikelihood(
         self, requests: Iterable[tuple[TextOrTokens, TextOrTokens]], **options: Any

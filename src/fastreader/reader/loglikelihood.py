@@ -20,6 +20,7 @@ from fastreader.core.protocol import Loglikelihood, LoglikelihoodArguments, Resu
 from fastreader.core.tree import PrefixTree, TokenPairs, Tokens, TreeStats
 from fastreader.errors import NumericsError
 from fastreader.models.passes.key_values import KeyValues, Reuse
+from fastreader.models.passes.logit_head import LOGIT_BYTES, most_likely_tokens
 from fastreader.models.passes.prefix_cache import PrefixCache
 from fastreader.models.tree_model import TreeModel
 from fastreader.ops.linear_logprob import LogprobStats
@@ -76,13 +77,13 @@ def score(
     progress: bool | None = False,
     kept: PrefixCache | None = None,
     keep: Admit | None = None,
-    best_tokens: bool = False,
+    top_tokens: int = 0,
 ) -> SequenceScores:
     """Do the work of `Reader.score`, reusing the keys and values in `kept`.
 
     Args:
         local_model: the model.
-        sequences, max_batch_tokens, trees, best_tokens: see `Reader.score`.
+        sequences, max_batch_tokens, trees, top_tokens: see `Reader.score`.
         progress: show a progress bar; None shows one on a terminal if there are several passes.
         kept: cached keys and values.
         keep: called before the passes with their trees; raises if they would not fit. With it, the keys and values of
@@ -95,11 +96,11 @@ def score(
         trees = local_model.plan(sequences, max_batch_tokens, new_tokens=0 if keep is None else 2)
     if keep is not None:
         keep(trees)
-    count = len(sequences)
+    count, top_tokens = len(sequences), min(top_tokens, local_model.model.head.weight.shape[0])
     logprob, greedy = np.zeros(count), np.zeros(count, dtype=bool)
     tokens = np.zeros(count, dtype=np.int64)
     token_logprobs: list[npt.NDArray[np.float64]] = [np.zeros(0)] * count
-    best, best_logprobs = [np.zeros(0, dtype=np.int64)] * count, [np.zeros(0)] * count
+    top, top_logprobs = [np.zeros((0, top_tokens), dtype=np.int64)] * count, [np.zeros((0, top_tokens))] * count
     stats = TreeStats(0, 0, 0, 0)
     shown = False if progress is None and len(trees) == 1 else progress
     with track("scoring", len(trees), "passes", shown) as advance:
@@ -107,8 +108,8 @@ def score(
             reuse = None if kept is None else kept.lookup(tree)
             key_values = None if keep is None else local_model.model.new_key_values(tree, reuse)
             with local_model.lock:
-                if best_tokens:
-                    result, most = _with_best_tokens(local_model.model, tree, reuse, key_values)
+                if top_tokens:
+                    result, most = _with_top_tokens(local_model.model, tree, top_tokens, reuse, key_values)
                 else:
                     result, most = local_model.model.score(tree, reuse=reuse, key_values=key_values), None
             values = result.logprob.double().cpu().numpy()[tree.pairs]
@@ -126,7 +127,7 @@ def score(
                 greedy[sequence] = hits[part].all()
                 tokens[sequence] = tree.offsets[row + 1] - tree.offsets[row]
                 if most is not None:
-                    best[sequence], best_logprobs[sequence] = most[0][part], most[1][part]
+                    top[sequence], top_logprobs[sequence] = most[0][part], most[1][part]
             stats = stats + (tree.stats if reuse is None else reuse.stats(tree.stats))
             if kept is not None and key_values is not None:
                 kept.add(tree, key_values)
@@ -139,21 +140,34 @@ def score(
         stats,
         len(trees),
         time.perf_counter() - started,
-        best if best_tokens else None,
-        best_logprobs if best_tokens else None,
+        top if top_tokens else None,
+        top_logprobs if top_tokens else None,
     )
 
 
 @torch.inference_mode()
-def _with_best_tokens(
-    model: TreeModel, tree: PrefixTree, reuse: Reuse | None, key_values: KeyValues | None
+def _with_top_tokens(
+    model: TreeModel, tree: PrefixTree, count: int, reuse: Reuse | None, key_values: KeyValues | None
 ) -> tuple[LogprobStats, tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]] | None]:
-    """Return a tree's log-probabilities, and the most likely token at the place of each with its own."""
+    """Return a tree's log-probabilities, and the `count` most likely tokens at the place of each with their own.
+
+    The first comes from the same products as the scored token, so that a greedy token is exactly as likely.
+    """
     states = model.hidden(tree, reuse=reuse, key_values=key_values, rows=tree.sources)
     result = model.pair_logprobs(states, tree)
-    best = result.argmax.cpu().numpy().astype(np.int64)
-    most = model.pair_logprobs(states, replace(tree, targets=best)).logprob.double().cpu().numpy()
-    return result, (best[tree.pairs], most[tree.pairs])
+    first = result.argmax.cpu().numpy().astype(np.int64)
+    tokens, logprobs = [result.argmax[:, None].cpu()], []
+    logprobs.append(model.pair_logprobs(states, replace(tree, targets=first)).logprob.double().cpu()[:, None])
+    if count > 1:
+        per = max(1, LOGIT_BYTES // (4 * model.head.weight.shape[0]))
+        parts = [
+            most_likely_tokens(model.logits(states[at : at + per]), count - 1, result.argmax[at : at + per])
+            for at in range(0, len(states), per)
+        ]
+        for side, found in zip((tokens, logprobs), zip(*parts, strict=True), strict=True):
+            side.append(torch.cat([part.cpu() for part in found]))
+    ids, values = (torch.cat(side, dim=1).numpy()[tree.pairs] for side in (tokens, logprobs))
+    return result, (ids, values)
 
 
 def _encode(

@@ -105,11 +105,11 @@ def test_log_probabilities_of_prompts(client, tiny_reader, new):
     tokens = tiny_reader.prompt(["Which river?"])
     body = {"prompt": tokens, "echo": True, "logprobs": 1, "max_tokens": new, "temperature": 0}
     found = client.post("/v1/completions", json=body).json()["choices"][0]["logprobs"]
-    direct = tiny_reader.score([(tokens[:1], tokens[1:])], best_tokens=True)
+    direct = tiny_reader.score([(tokens[:1], tokens[1:])], top_tokens=1)
     assert found["token_logprobs"][0] is None and len(found["tokens"]) == len(tokens) + new
     assert found["token_logprobs"][1 : len(tokens)] == pytest.approx(direct.token_logprobs[0].tolist(), abs=1e-5)
     most = [max(top.values()) for top in found["top_logprobs"][1 : len(tokens)]]
-    assert most == pytest.approx(direct.best_logprobs[0].tolist(), abs=1e-5)
+    assert most == pytest.approx(direct.top_logprobs[0][:, 0].tolist(), abs=1e-5)
     if new:
         (text,) = tiny_reader.generate([tokens], max_new_tokens=1, token_logprobs=True)[0]
         assert found["token_logprobs"][len(tokens)] == pytest.approx(text.token_logprobs[0], abs=1e-5)

@@ -69,23 +69,23 @@ def test_a_pass_holds_what_waits(held, tiny_reader):
     with ThreadPoolExecutor(6) as pool:
         first = pool.submit(reader.score, [([20], [21])])
         assert begun.wait(20)
-        others = [pool.submit(reader.score, own, best_tokens=i == 2) for i, own in enumerate(pairs)]
+        others = [pool.submit(reader.score, own, top_tokens=2 * (i == 2)) for i, own in enumerate(pairs)]
         waiting(packer, 5)
         go.set()
         first.result()
         found = [other.result() for other in others]
     assert packer.totals.passes == 2
     for i, (own, scores) in enumerate(zip(pairs, found, strict=True)):
-        direct = tiny_reader.score(own, best_tokens=True)
+        direct = tiny_reader.score(own, top_tokens=2)
         np.testing.assert_allclose(scores.logprob, direct.logprob, atol=1e-5)
         assert scores.num_tokens.tolist() == [2, 0] and scores.stats == direct.stats
         if i == 2:
-            assert [best.tolist() for best in scores.best_tokens] == [best.tolist() for best in direct.best_tokens]
+            assert [top.tolist() for top in scores.top_tokens] == [top.tolist() for top in direct.top_tokens]
 
 
 def test_calls_that_share_a_beginning_go_first(held):
     packer, go, begun = held
-    packer._most = 12
+    packer._most = 8
     reader = packer.reader_until(later())
     passes = []
     original = packer.reader.score
@@ -129,9 +129,9 @@ def test_a_call_that_fails_harms_no_other(held, tiny_reader):
 
 def test_greedy_texts_with_equal_options_are_written_together(held, tiny_reader, monkeypatch):
     packer, go, begun = held
-    calls, generate = [], tiny_reader.generate
+    calls, steps = [], tiny_reader.generate_steps
     monkeypatch.setattr(
-        tiny_reader, "generate", lambda prompts, **options: calls.append(len(prompts)) or generate(prompts, **options)
+        tiny_reader, "generate_steps", lambda prompts, options: calls.append(len(prompts)) or steps(prompts, options)
     )
     reader = packer.reader_until(later())
     with ThreadPoolExecutor(6) as pool:
@@ -146,7 +146,7 @@ def test_greedy_texts_with_equal_options_are_written_together(held, tiny_reader,
         assert drawn[0].result() == drawn[1].result()
     assert sorted(calls) == [1, 1, 3]
     for i, found in enumerate(texts):
-        direct = generate([f"The {i}"], max_new_tokens=4)
+        direct = tiny_reader.generate([f"The {i}"], max_new_tokens=4)
         assert found == direct and found.stats.total_tokens == direct.stats.total_tokens
     assert packer.totals.written_tokens > 0
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import threading
 import time
 import uuid
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fastreader.core.checks import expect
+from fastreader.core.checks import expect, rejecting
 from fastreader.core.tree import TreeStats
 from fastreader.data.documents import as_passages
 from fastreader.data.types import Example, Passage
@@ -24,7 +25,7 @@ from fastreader.moi.solve.debias import debias
 from fastreader.passages.conflicts import conflicts
 from fastreader.passages.ranking.rerank import MOI, rerank
 from fastreader.passages.ranking.results import Reranked
-from fastreader.permutations import resolve
+from fastreader.permutations import named_count, resolve
 from fastreader.reader.prompts.template import Template
 from fastreader.scoring.api import score_permutations
 from fastreader.scoring.marginal_answer import distinct
@@ -86,14 +87,27 @@ class ServerPool:
 
 
 MOST_ORDERINGS = 100
+MOST_COMPARED = 100  # documents that are compared in pairs
+MOST_READ = 10_000_000  # characters of documents in all pairs
 
 
-def answer_rerank(request: RerankRequest, reader: PackedReader, pooled: ServerPool) -> dict[str, Any]:
+def answer_rerank(request: RerankRequest, reader: PackedReader, pooled: ServerPool) -> Any:
     """Return the documents in order of relevance, and pool what MoI scores for a reader without a calibration."""
-    documents = as_passages(request.documents, name="documents")
+    given = request.documents if request.texts is None else request.texts
+    documents = _passages(given, "documents" if request.texts is None else "texts")
+    if request.max_tokens_per_doc is not None:
+        documents = [_cut(reader, passage, request.max_tokens_per_doc) for passage in documents]
+    if request.method.replace("_", "-") == "pairwise":
+        compared = f"at most {MOST_COMPARED} documents to compare in pairs"
+        expect(len(documents) <= MOST_COMPARED, "documents", compared, len(documents))
+        size = 2 * len(documents) * sum(len(passage.text) + len(passage.title) for passage in documents)
+        expect(size <= MOST_READ, "documents", f"at most {MOST_READ:,} characters in all pairs", f"{size:,}")
     pool = {"pool": pooled.pool, "uncalibrated": True} if pooled.pool and request.method == MOI else {}
-    ranked = rerank(reader, request.query, documents, method=request.method, top_n=request.top_n, **pool)
+    ranked = rerank(reader, request.query, documents, method=request.method, top_n=request.top_n or None, **pool)
     pooled.keep()
+    if request.texts is not None:  # as text-embeddings-inference answers
+        text = request.return_documents
+        return [{"index": r.index, "score": r.relevance, **({"text": r.passage.text} if text else {})} for r in ranked]
     return {
         "id": new_id("rerank"),
         "model": reader.name,
@@ -107,7 +121,7 @@ def answer_score(request: ScoreRequest, reader: PackedReader) -> dict[str, Any]:
     """Return the relevance of each pair, with the documents of equal queries ranked together."""
     queries = [request.queries] if isinstance(request.queries, str) else request.queries
     given = request.documents if isinstance(request.documents, list) else [request.documents]
-    documents = as_passages(given, name="documents")
+    documents = _passages(given, "documents")
     count = max(len(queries), len(documents))
     fits = all(len(side) in (1, count) for side in (queries, documents))
     expect(fits, "documents", f"one, or one for each of {len(queries)} queries", f"{len(documents)} documents")
@@ -128,10 +142,11 @@ def answer_score(request: ScoreRequest, reader: PackedReader) -> dict[str, Any]:
 def answer_read(request: ReadRequest, reader: PackedReader, pooled: ServerPool) -> dict[str, Any]:
     """Return what each order of the passages makes of the answer, and what the passages are worth."""
     started = time.perf_counter()
-    passages = as_passages(request.passages, name="passages", allow_blank=False)
+    passages = _passages(request.passages, "passages", allow_blank=False)
+    count = named_count(request.permutations, len(passages))
+    expect(count <= MOST_ORDERINGS, "permutations", f"at most {MOST_ORDERINGS} orderings", count)
     design = resolve(request.permutations, len(passages), request.seed)
     orders = design.permutations
-    expect(len(orders) <= MOST_ORDERINGS, "permutations", f"at most {MOST_ORDERINGS} orderings", len(orders))
     notes: list[str] = []
     stats = TreeStats(0, 0, 0, 0)
     candidates = request.candidates
@@ -190,6 +205,22 @@ def answer_read(request: ReadRequest, reader: PackedReader, pooled: ServerPool) 
         "usage": usage(stats + scores.stats + ranked.stats),
         "seconds": time.perf_counter() - started,
     }
+
+
+def _passages(given: list[Any], name: str, *, allow_blank: bool = True) -> list[Passage]:
+    """Return passages whose texts and titles UTF-8 can hold, unlike the halves of surrogate pairs that JSON can."""
+    passages = as_passages(given, name=name, allow_blank=allow_blank)
+    for i, passage in enumerate(passages):
+        for field in ("text", "title"):
+            with rejecting(f"{name}[{i}]: {field}: expected text that UTF-8 can hold", UnicodeEncodeError):
+                getattr(passage, field).encode()
+    return passages
+
+
+def _cut(reader: PackedReader, passage: Passage, most: int) -> Passage:
+    """Return a passage with at most this many tokens of its text."""
+    tokens = reader.encoder.piece(passage.text)
+    return passage if len(tokens) <= most else replace(passage, text=reader.encoder.text(tokens[:most]))
 
 
 def usage(stats: TreeStats) -> dict[str, int]:

@@ -6,11 +6,12 @@ import asyncio
 import base64
 import functools
 import hashlib
+import json
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import lru_cache
 from html import escape
 from importlib.resources import files
@@ -20,6 +21,7 @@ from fastreader import __version__
 from fastreader.errors import FastreaderError, MissingExtraError
 from fastreader.integrations.serve.answers import ServerPool, answer_read, answer_rerank, answer_score
 from fastreader.integrations.serve.bodies import (
+    ChatRequest,
     CompletionRequest,
     ReadRequest,
     Refusal,
@@ -30,15 +32,18 @@ from fastreader.integrations.serve.bodies import (
     parameter_of,
     status_of,
 )
+from fastreader.integrations.serve.chat import answer_chat
 from fastreader.integrations.serve.completions import answer_completion
 from fastreader.integrations.serve.entry import BodyLimit, Entry
-from fastreader.integrations.serve.packing import TOO_LONG, DeadlineError, PackedReader, Packer, Totals
+from fastreader.integrations.serve.packing import TOO_LONG, DeadlineError, Packer, Totals
 from fastreader.integrations.serve.settings import ServerSettings
+from fastreader.integrations.serve.stream import Events, WholeAnswer
 from fastreader.reader.base import ReaderBase
 
 try:
     from fastapi import FastAPI, Request, Response
     from fastapi.exceptions import RequestValidationError
+    from fastapi.middleware.cors import CORSMiddleware
     from fastapi.responses import JSONResponse
     from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -48,6 +53,7 @@ except ImportError as error:
 
 log = logging.getLogger(__name__)
 _LEFT = 0.25  # seconds between two looks at whether the client is still there
+_BODIES = 4  # times the largest body: bytes that unfinished bodies, and answers that are not taken, may hold
 
 
 def create_app(reader: ReaderBase, settings: ServerSettings | None = None) -> FastAPI:
@@ -59,7 +65,8 @@ def create_app(reader: ReaderBase, settings: ServerSettings | None = None) -> Fa
 
     Returns:
         A FastAPI application: `/rerank`, `/v1/rerank`, `/v2/rerank`, `/score`, `/v1/score`, `/v1/completions`,
-        `/v1/read`, `/v1/models`, `/health`, `/metrics`, a page at `/`, and its description at `/docs`.
+        `/v1/chat/completions`, `/v1/read`, `/v1/models`, `/health`, `/metrics`, a page at `/`, and its description at
+        `/openapi.json`.
 
     Raises:
         MissingExtraError: if FastAPI or prometheus-client is not installed.
@@ -69,15 +76,31 @@ def create_app(reader: ReaderBase, settings: ServerSettings | None = None) -> Fa
 
 class _Server:
     def __init__(self, reader: ReaderBase, settings: ServerSettings) -> None:
-        self.reader, self.settings = reader, settings
+        self.reader, self.settings, self.created = reader, settings, int(time.time())
         self.packer: Packer | None = None
         self.pooled = ServerPool(settings)
-        self.active = 0
+        self.active = 0  # requests that are worked on, or whose answers are not sent yet
+        self.unsent = 0  # bytes of answers
         self.names = (reader.name, *settings.names)
         self.metrics = Metrics(lambda: self._running().totals, lambda: self.active)
-        self.app = FastAPI(title="fastreader", version=__version__, lifespan=self._lifespan)
-        self.app.add_middleware(BodyLimit, most=settings.max_body_bytes, seconds=settings.timeout)
-        self.app.add_middleware(Entry, keys=settings.keys, add=self.metrics.add)  # the last one added comes first
+        self.app = FastAPI(
+            title="fastreader",
+            version=__version__,
+            lifespan=self._lifespan,
+            docs_url=None,  # it would run scripts of another host here
+            redoc_url=None,
+            redirect_slashes=False,  # it would lead to whatever the Host header names
+        )
+        most, seconds = settings.max_body_bytes, settings.timeout
+        self.app.add_middleware(BodyLimit, most=most, seconds=seconds, together=_BODIES * most)
+        # The last one added comes first.
+        self.app.add_middleware(
+            Entry, keys=settings.keys, add=self.metrics.add, hosts=settings.hosts, seconds=2 * seconds
+        )
+        if settings.origins:
+            self.app.add_middleware(
+                CORSMiddleware, allow_origins=settings.origins, allow_methods=["*"], allow_headers=["*"]
+            )
         self._add_errors()
         self._add_answers()
         self._add_facts()
@@ -97,51 +120,93 @@ class _Server:
             raise FastreaderError("the server has not started; run the application with its lifespan")
         return self.packer
 
-    async def _work(self, request: Request, body: Any, answer: Callable[[Any, PackedReader], Any]) -> Any:
-        """Run a request's function in a thread, within the limits."""
+    async def _work(self, request: Request, body: Any, answer: Callable[..., Any]) -> Response:
+        """Run a request's function in a thread, within the limits, and return what it returns or streams."""
         limits = self.settings
         model = body.model
         if model is not None and model not in self.names:
             raise Refusal(404, f"model: expected {' or '.join(self.names)}, got {model!r}", "not_found_error")
         if self.active >= limits.max_requests:
             raise Refusal(429, f"{limits.max_requests} requests are under way; try again soon", "overloaded_error")
-        self.active += 1
         deadline = time.monotonic() + limits.timeout
         reader = self._running().reader_until(deadline)
-        task = asyncio.get_running_loop().run_in_executor(self.pool, answer, body, reader)
-        task.add_done_callback(self._done)
-        while not (await asyncio.wait({task}, timeout=_LEFT))[0]:
-            late = time.monotonic() > deadline + _LEFT  # it computes outside of passes, and sees its deadline later
-            if late or await request.is_disconnected():
-                reader.cancel()
-            if late:
-                raise DeadlineError(TOO_LONG)
-        try:
-            return task.result()
-        except FastreaderError:
-            raise
-        except Exception as error:
-            log.exception("%s failed", request.url.path)
-            raise Refusal(500, "the server failed; its log says how", "server_error") from error
+        loop, events = asyncio.get_running_loop(), asyncio.Queue[Any]()
+        if getattr(body, "stream", False):
+            answer = functools.partial(answer, emit=lambda event: loop.call_soon_threadsafe(events.put_nowait, event))
+        self.active += 1
+        task = loop.run_in_executor(self.pool, answer, body, reader)
+        task.add_done_callback(events.put_nowait)
 
-    def _done(self, task: Any) -> None:
-        self.active -= 1
-        if not task.cancelled():
-            task.exception()  # seen, whether or not somebody still waits for it
+        async def following() -> Any:
+            """Return the next event, or the task when it is done."""
+            while True:
+                with suppress(TimeoutError):
+                    return await asyncio.wait_for(events.get(), _LEFT)
+                late = time.monotonic() > deadline + _LEFT  # it computes outside of passes, and sees its deadline later
+                if late or await request.is_disconnected():
+                    reader.cancel()
+                if late:
+                    raise DeadlineError(TOO_LONG)
+
+        async def streamed(event: Any) -> AsyncIterator[Any]:
+            try:
+                while event is not task:
+                    yield event
+                    event = await following()
+                task.result()
+            except Exception as error:
+                yield json.loads(_failure(*self._explained(request, error)).body)
+            finally:
+                reader.cancel()
+
+        def release() -> None:
+            self.active -= 1
+
+        def finished(done: asyncio.Future[Any]) -> None:
+            release()
+            if not done.cancelled():
+                done.exception()  # seen, whether or not somebody still waits for it
+
+        def release_when_done() -> None:
+            task.add_done_callback(finished)
+
+        def waiting(count: int) -> None:
+            self.unsent += count
+
+        try:
+            first = await following()
+            if first is not task:
+                return Events(streamed(first), release_when_done)
+            found = WholeAnswer(task.result(), waiting, release)
+            if self.unsent + len(found.body) > _BODIES * limits.max_body_bytes:
+                raise Refusal(503, "answers that clients do not take fill the server's memory", "overloaded_error")
+            return found
+        except BaseException as error:
+            release_when_done()
+            if not isinstance(error, Exception):
+                raise
+            raise Refusal(*self._explained(request, error)) from error
+
+    def _explained(self, request: Request, error: Exception) -> tuple[int, str, str]:
+        """Return status, message and type of an error, and log what the client is not shown."""
+        if isinstance(error, Refusal):
+            return error.status, str(error), error.kind
+        if isinstance(error, FastreaderError):
+            status, kind = status_of(error)
+            if status == 500:
+                log.error("%s: %s", request.url.path, error)
+            return status, str(error), kind
+        log.error("%s failed", request.url.path, exc_info=error)
+        return 500, "the server failed; its log says how", "server_error"
 
     def _add_errors(self) -> None:
         app = self.app
 
-        @app.exception_handler(Refusal)
-        async def refused(request: Request, error: Refusal) -> Response:
-            return _failure(error.status, str(error), error.kind)
+        async def failed(request: Request, error: Exception) -> Response:
+            return _failure(*self._explained(request, error))
 
-        @app.exception_handler(FastreaderError)
-        async def failed(request: Request, error: FastreaderError) -> Response:
-            status, kind = status_of(error)
-            if status == 500:
-                log.error("%s: %s", request.url.path, error)
-            return _failure(status, str(error), kind)
+        for kind in (Refusal, FastreaderError, Exception):
+            app.add_exception_handler(kind, failed)
 
         @app.exception_handler(RequestValidationError)
         async def invalid(request: Request, error: RequestValidationError) -> Response:
@@ -150,7 +215,11 @@ class _Server:
 
         @app.exception_handler(HTTPException)
         async def no_such(request: Request, error: HTTPException) -> Response:
-            return _failure(error.status_code, str(error.detail), "invalid_request_error")
+            message = str(error.detail)
+            if error.status_code == 404:
+                paths = sorted({getattr(route, "path", "") for route in app.routes} - {"/", "/openapi.json"})
+                message = f"no such path; this server has {', '.join(paths)}"
+            return _failure(error.status_code, message, "invalid_request_error", error.headers)
 
     def _add_answers(self) -> None:
         app = self.app
@@ -160,38 +229,56 @@ class _Server:
         @app.post("/v2/rerank")
         async def rerank(body: RerankRequest, request: Request) -> Response:
             """Order documents by their relevance to a query."""
-            return JSONResponse(await self._work(request, body, functools.partial(answer_rerank, pooled=self.pooled)))
+            return await self._work(request, body, functools.partial(answer_rerank, pooled=self.pooled))
 
         @app.post("/score")
         @app.post("/v1/score")
         async def score(body: ScoreRequest, request: Request) -> Response:
             """Return the relevance of each document to its query."""
-            return JSONResponse(await self._work(request, body, answer_score))
+            return await self._work(request, body, answer_score)
 
         @app.post("/v1/completions")
         async def completions(body: CompletionRequest, request: Request) -> Response:
-            """Write after prompts, or return log-probabilities of prompts with echo and logprobs."""
-            return JSONResponse(await self._work(request, body, answer_completion))
+            """Generate texts after prompts, or return log-probabilities of prompts with echo and logprobs."""
+            return await self._work(request, body, answer_completion)
+
+        @app.post("/v1/chat/completions")
+        async def chat(body: ChatRequest, request: Request) -> Response:
+            """Generate the assistant's next message, by the model's chat template."""
+            return await self._work(request, body, answer_chat)
 
         @app.post("/v1/read")
         async def read(body: ReadRequest, request: Request) -> Response:
             """Show what the order of the passages does to the answer."""
-            return JSONResponse(await self._work(request, body, functools.partial(answer_read, pooled=self.pooled)))
+            return await self._work(request, body, functools.partial(answer_read, pooled=self.pooled))
 
     def _add_facts(self) -> None:
         app = self.app
 
+        def about(name: str) -> dict[str, Any]:
+            length = self.reader.max_length
+            facts = {"created": self.created, "owned_by": "fastreader", "max_model_len": length}
+            return {"id": name, "object": "model", **facts}
+
         @app.get("/v1/models")
         async def models() -> dict[str, Any]:
             """List the model's names."""
-            facts = {"object": "model", "owned_by": "fastreader", "max_model_len": self.reader.max_length}
-            return {"object": "list", "data": [{"id": name, **facts} for name in self.names]}
+            return {"object": "list", "data": [about(name) for name in self.names]}
+
+        @app.get("/v1/models/{name:path}")
+        async def model(name: str) -> dict[str, Any]:
+            """Describe the model by one of its names."""
+            if name not in self.names:
+                raise Refusal(404, f"model: expected {' or '.join(self.names)}, got {name!r}", "not_found_error")
+            return about(name)
 
         @app.get("/health")
-        async def health() -> dict[str, Any]:
-            """Say that the server runs, what it reads with, and how far its pool is."""
-            facts = {"status": "ok", "version": __version__, "active_requests": self.active}
-            return {**facts, **self.reader.describe(), "pool": self.pooled.states()}
+        async def health() -> Response:
+            """Say whether requests can be answered, what the server reads with, and how far its pool is."""
+            trouble = "" if self.packer is None else self.packer.trouble(self.settings.timeout)
+            facts = {"status": trouble or "ok", "version": __version__, "active_requests": self.active}
+            facts |= {**self.reader.describe(), "pool": self.pooled.states()}
+            return JSONResponse(facts, 503 if trouble else 200)
 
         @app.get("/metrics")
         async def metrics() -> Response:
@@ -205,9 +292,9 @@ class _Server:
             return Response(text, media_type="text/html; charset=utf-8", headers=headers)
 
 
-def _failure(status: int, message: str, kind: str) -> Response:
+def _failure(status: int, message: str, kind: str, headers: Mapping[str, str] | None = None) -> Response:
     body = error_body(message, kind, code=status, param=parameter_of(message))
-    headers = {"Retry-After": "1"} if status == 429 else {}
+    headers = {**(headers or {}), **({"Retry-After": "1"} if status in (429, 503) else {})}
     return Response(body, status, media_type="application/json", headers=headers)
 
 

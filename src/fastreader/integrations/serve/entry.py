@@ -1,63 +1,124 @@
-"""Check what every request needs before it is routed: its key, and a body within the limit."""
+"""Check what every request needs before it is routed: its host, its key, and a body within the limit."""
 
 from __future__ import annotations
 
 import asyncio
 import hmac
+import ipaddress
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from fastreader.integrations.serve.bodies import error_body
 
-_OPEN = ("/", "/health", "/docs", "/openapi.json")  # without a key
+_OPEN = ("/", "/health", "/openapi.json")  # without a key
+_PIECE = 1 << 16  # bytes of a response sent at once
+_SMALL = 1 << 16  # bytes that a body may hold however many others there are
 
 
 class Entry:
-    """Answers 401 to requests without one of the keys, and counts all.
+    """Answers 401 to requests without one of the keys, 400 to requests for other hosts, and counts all.
 
     Args:
         app: what answers requests.
         keys: none lets everyone in.
         add: called with path, status and seconds of each request.
+        hosts: names by which clients without a key may call this machine's own addresses.
+        seconds: that a client may take to receive an answer; then the connection is closed.
     """
 
-    def __init__(self, app: Any, keys: Sequence[str], add: Callable[[str, int, float], None]) -> None:
+    def __init__(
+        self,
+        app: Any,
+        keys: Sequence[str],
+        add: Callable[[str, int, float], None],
+        hosts: Sequence[str] = (),
+        seconds: float = 120.0,
+    ) -> None:
         self._app, self._keys, self._add = app, [key.encode() for key in keys], add
+        self._hosts, self._seconds = {"localhost", *(host.lower() for host in hosts)}, seconds
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Answer one connection, as ASGI specifies."""
+        if scope["type"] == "websocket":
+            await receive()
+            await send({"type": "websocket.close", "code": 1008})
+            return
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        started, status = time.perf_counter(), 500
+        started, status, until = time.perf_counter(), 500, 0.0
+        headless = scope["method"] == "HEAD"
+        if headless:
+            scope["method"] = "GET"
 
         async def note(message: Any) -> None:
-            nonlocal status
+            nonlocal status, until
             if message["type"] == "http.response.start":
-                status = message["status"]
-            await send(message)
+                status, until = message["status"], asyncio.get_running_loop().time() + self._seconds
+            async with asyncio.timeout_at(until):
+                if message["type"] != "http.response.body":
+                    await send(message)
+                    return
+                body = b"" if headless else message.get("body", b"")
+                # In pieces, each sent once the client has taken those before it.
+                for first in range(0, len(body) or 1, _PIECE):
+                    more = message.get("more_body", False) or first + _PIECE < len(body)
+                    await send({**message, "body": body[first : first + _PIECE], "more_body": more})
 
         try:
-            if scope["path"] in _OPEN or self._known(dict(scope["headers"]).get(b"authorization", b"")):
+            refused = self._refusal(scope)
+            if refused is None:
                 await self._app(scope, receive, note)
             else:
-                message = "expected one of this server's keys as a bearer token"
-                body = error_body(message, "authentication_error", code=401)
-                await _refuse(note, 401, body, (b"www-authenticate", b"Bearer"))
+                await _refuse(note, *refused)
+        except TimeoutError:
+            if not until:
+                raise
         finally:
             self._add(self._counted(scope), status, time.perf_counter() - started)
+
+    def _refusal(self, scope: Any) -> tuple[int, bytes, tuple[bytes, bytes]] | None:
+        given: dict[bytes, list[bytes]] = {}
+        for name, value in scope["headers"]:
+            given.setdefault(name, []).append(value)
+        if not self._keys and _is_own(scope.get("server")) and not self._named(given.get(b"host", [])):
+            message = "the Host header names another machine; --allow-host adds a name"
+            return 400, error_body(message, "invalid_request_error", code=400), (b"connection", b"close")
+        headers = given.get(b"authorization", [])
+        if scope["path"] in _OPEN or (len(headers) < 2 and self._known(headers[0] if headers else b"")):
+            return None
+        message = "expected one of this server's keys as a bearer token, in one Authorization header"
+        return 401, error_body(message, "authentication_error", code=401), (b"www-authenticate", b"Bearer")
+
+    def _named(self, hosts: Sequence[bytes]) -> bool:
+        """Return whether the one Host header names this machine, or is missing."""
+        if not hosts:  # HTTP/1.0, which no browser sends
+            return True
+        name = hosts[0].decode("latin-1").lower()
+        name = name[1:].partition("]")[0] if name.startswith("[") else name.rpartition(":")[0] or name
+        ours = name in self._hosts or name.endswith(".localhost") or _is_own((name, 0))
+        return len(hosts) == 1 and (ours or not {".", ":"} & set(name))  # no stranger's name is without a dot
 
     def _counted(self, scope: Any) -> str:
         """Return the path to count a request by: a path of ours, also if it was rejected before its route was found."""
         if (route := scope.get("route")) is not None:
             return str(route.path)
-        return scope["path"] if scope["path"] in {route.path for route in scope["app"].routes} else "other"
+        known = {getattr(route, "path", "") for route in scope["app"].routes} if "app" in scope else ()
+        return scope["path"] if scope["path"] in known else "other"
 
     def _known(self, header: bytes) -> bool:
-        given = header.removeprefix(b"Bearer ").strip()
-        fits = [hmac.compare_digest(given, key) for key in self._keys]  # all of them: equal times
-        return not self._keys or any(fits)
+        scheme, _, given = header.partition(b" ")
+        fits = [hmac.compare_digest(given.strip(), key) for key in self._keys]  # all of them: equal times
+        return not self._keys or (scheme.lower() == b"bearer" and any(fits))
+
+
+def _is_own(address: Sequence[Any] | None) -> bool:
+    """Return whether an address is one of the machine's own, such as 127.0.0.1."""
+    try:
+        return bool(address) and ipaddress.ip_address(str(address[0])).is_loopback  # type: ignore[index]
+    except ValueError:
+        return False
 
 
 class BodyLimit:
@@ -67,10 +128,12 @@ class BodyLimit:
         app: what answers requests.
         most: bytes.
         seconds: that a body may take.
+        together: bytes of all bodies that are being read; beyond them the largest ones are answered with 429.
     """
 
-    def __init__(self, app: Any, most: int, seconds: float) -> None:
+    def __init__(self, app: Any, most: int, seconds: float, together: int) -> None:
         self._app, self._most, self._seconds = app, most, seconds
+        self._together, self._held = together, 0
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Answer one connection, as ASGI specifies."""
@@ -81,40 +144,58 @@ class BodyLimit:
         if announced.isdigit() and int(announced) > self._most:
             await self._refuse(send, 413, f"the body has {int(announced):,} bytes, expected at most {self._most:,}")
             return
+        body = bytearray()
         try:
-            body = await asyncio.wait_for(self._read(receive), self._seconds)
+            status = await asyncio.wait_for(self._read(receive, body), self._seconds)
         except TimeoutError:
             await self._refuse(send, 408, f"the body did not come within {self._seconds:g} seconds")
             return
-        if body is None:  # the client left
-            return
-        if len(body) > self._most:
+        finally:
+            self._held -= len(body)
+        if status == 413:
             await self._refuse(send, 413, f"the body has more than {self._most:,} bytes")
-            return
-        messages = [{"type": "http.request", "body": body, "more_body": False}]
+        elif status == 429:
+            await self._refuse(send, 429, "the bodies of other requests fill the server's memory; try again soon")
+        elif status == 200:
+            messages = [{"type": "http.request", "body": bytes(body), "more_body": False}]
+            del body
 
-        async def replay() -> Any:
-            return messages.pop() if messages else await receive()
+            async def replay() -> Any:
+                return messages.pop() if messages else await receive()
 
-        await self._app(scope, replay, send)
+            await self._app(scope, replay, send)
 
-    async def _read(self, receive: Any) -> bytes | None:
-        body = bytearray()
-        while len(body) <= self._most:
+    async def _read(self, receive: Any, body: bytearray) -> int:
+        """Read a body into `body`, and return the status to answer with, 0 if the client left.
+
+        A body that has no room is read to its end and dropped, so that its client, which still sends, sees the answer.
+        """
+        full = False
+        while True:
             message = await receive()
             if message["type"] == "http.disconnect":
-                return None
-            body += message.get("body", b"")
+                return 0
+            part = message.get("body", b"")
+            if len(body) + len(part) > self._most:
+                return 413
+            full = full or (len(body) + len(part) > _SMALL and self._held + len(part) > self._together)
+            if full:
+                self._held -= len(body)
+                body.clear()
+            else:
+                body += part
+                self._held += len(part)
             if not message.get("more_body"):
-                break
-        return bytes(body)
+                return 429 if full else 200
 
     async def _refuse(self, send: Any, status: int, message: str) -> None:
-        body = error_body(message, "invalid_request_error", code=status)
-        await _refuse(send, status, body, (b"connection", b"close"))
+        kind = "overloaded_error" if status == 429 else "invalid_request_error"
+        await _refuse(send, status, error_body(message, kind, code=status), (b"connection", b"close"))
 
 
 async def _refuse(send: Any, status: int, body: bytes, header: tuple[bytes, bytes]) -> None:
     headers = [(b"content-type", b"application/json"), header]
+    if status == 429:
+        headers.append((b"retry-after", b"1"))
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})

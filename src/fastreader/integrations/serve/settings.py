@@ -19,13 +19,19 @@ class ServerSettings:
         timeout: seconds that a request may take; then it is answered with 504.
         pack: let requests share passes; without, each has its own, for comparison.
         pack_seconds: a pass waits this long for requests to join it, and on while they come, four times at most.
-        max_batch_tokens: at most this many tokens are computed in one pass; None takes the reader's budget.
+        max_batch_tokens: at most this many tokens are computed in one pass, after which other requests have their turn;
+            None takes 4,096 on a CPU and 32,768 on a GPU, or the reader's budget if it is smaller.
+        hosts: further names by which clients may call a server without a key at this machine's own addresses. Only
+            "localhost" and such addresses are answered otherwise, since any web page can point a name at them.
+        origins: origins of web pages that may call the server from a browser (CORS); "*" allows all.
         pool: pool the scores of requests for a reader without a calibration, and use their bias once it is settled.
         pool_file: the pool is read from this file, and written to it as it grows; None keeps it in memory.
     """
 
     keys: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
+    hosts: tuple[str, ...] = ()
+    origins: tuple[str, ...] = ()
     max_requests: int = 64
     max_body_bytes: int = 8 << 20
     timeout: float = 60.0
@@ -36,9 +42,12 @@ class ServerSettings:
     pool_file: str | None = None
 
     def __post_init__(self) -> None:
-        for name, texts in (("keys", self.keys), ("names", self.names)):
+        for name in ("keys", "names", "hosts", "origins"):
+            texts = getattr(self, name)
             proper = isinstance(texts, tuple) and all(isinstance(text, str) and text for text in texts)
-            expect(proper, name, "a tuple of texts that are not empty", texts if name == "names" else len(texts))
+            expect(proper, name, "a tuple of texts that are not empty", len(texts) if name == "keys" else texts)
+        sent = all(key.isascii() and key.isprintable() and key == key.strip() for key in self.keys)
+        expect(sent, "keys", "printable ASCII without spaces at its ends, as a header can hold it", len(self.keys))
         check_int("max_requests", self.max_requests)
         check_int("max_body_bytes", self.max_body_bytes)
         check_number("timeout", self.timeout, above=0)

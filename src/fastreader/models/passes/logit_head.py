@@ -71,3 +71,21 @@ class LogitHead:
             self._precision = "exact"
             return weight
         return prepared
+
+
+def most_likely_tokens(logits: Tensor, count: int, without: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Return the most likely tokens of each row, in order, and their log-probabilities.
+
+    Args:
+        logits: [R, V], float32 or float64; changed in place if `without` is given.
+        count: number of tokens K, at most V of which are returned.
+        without: int64 [R], tokens to leave out; None leaves out none.
+
+    Returns:
+        int64 [R, K] and float64 [R, K], nats.
+    """
+    total = logits.double().logsumexp(dim=-1, keepdim=True)
+    if without is not None:
+        logits.scatter_(1, without[:, None], -torch.inf)
+    values, tokens = logits.topk(min(count, logits.shape[-1]), dim=-1)
+    return tokens, values.double() - total

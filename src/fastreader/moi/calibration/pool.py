@@ -28,6 +28,7 @@ _Key = tuple[str, str, str, int]
 class _Kept:
     observed: list[Observations] = field(default_factory=list)
     last: Look | None = None
+    looked: int = 0  # questions of the last look
 
 
 @checked_methods
@@ -75,8 +76,13 @@ class Pool:
             if settled or len(kept.observed) >= self._most or any(_same(observed, other) for other in kept.observed):
                 return
             kept.observed.append(observed)
-            if is_look(len(kept.observed)):
-                kept.last = look(kept.observed)
+            looked = list(kept.observed)
+        if not is_look(len(looked)):
+            return
+        found = look(looked)  # takes seconds, for which nobody who asks for the state should wait
+        with self._lock:
+            if len(looked) > kept.looked:
+                kept.last, kept.looked = found, len(looked)
 
     def bias(self, reader: Mapping[str, str], template: str, passages: int) -> PositionBias | None:
         """Return the settled bias of a reader (as `Reader.describe` returns it), template digest and N, or None."""

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable, Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from fastreader.core.checked import accept, kind_of
-from fastreader.core.options import GenerateOptions
+from fastreader.core.options import StepOptions
 from fastreader.core.progress import track
 from fastreader.core.protocol import Generation, Results, TextOrTokens
 from fastreader.core.tree import IntArray, PrefixTree, TreeStats
@@ -24,17 +24,27 @@ from fastreader.models.passes.logit_head import LOGIT_BYTES
 from fastreader.models.passes.prefix_cache import PrefixCache
 from fastreader.reader.fitting import leave_room
 from fastreader.reader.generation.gpu_decoding import Decoding, check_finite, decode_on_device
-from fastreader.reader.generation.sampling import pick, row_generator
+from fastreader.reader.generation.sampling import pick, row_generator, top_rows
 from fastreader.reader.generation.text_so_far import DecodedText, Stops
 from fastreader.reader.local_model import LocalModel
+
+Steps: TypeAlias = Generator[list[DecodedText], None, Results[list[Generation]]]
 
 _PROMPTS = replace(kind_of(Iterable[Any]), words="a list of prompts")
 
 
 def generate(
-    local_model: LocalModel, prompts: Iterable[TextOrTokens], options: GenerateOptions, kept: PrefixCache | None = None
-) -> Results[list[Generation]]:
-    """Do the work of `Reader.generate`, reusing the keys and values in `kept`."""
+    local_model: LocalModel, prompts: Iterable[TextOrTokens], options: StepOptions, kept: PrefixCache | None = None
+) -> Steps:
+    """Do the work of `Reader.generate` step by step, reusing the keys and values in `kept`.
+
+    Yields:
+        After each step the texts so far, `options.n` for each prompt. A text whose `finish_reason` the caller sets is
+        dropped before the next step.
+
+    Returns:
+        The results, as the generator's value.
+    """
     started = time.perf_counter()
     stops = Stops(local_model.encoder, options.stop)
     options = replace(options, stop_token_ids=(*options.stop_token_ids, *stops.token_ids))
@@ -51,8 +61,11 @@ def generate(
             if not waiting:
                 break
             for tree in local_model.plan(contexts, options.max_batch_tokens, new_tokens=options.max_new_tokens):
+                if all(waiting[i].finish_reason for i in tree.sequence_ids):  # dropped meanwhile
+                    continue
                 reuse = None if kept is None else kept.lookup(tree)
-                run(decoding, tree, reuse, [waiting[i] for i in tree.sequence_ids])
+                for _ in run(decoding, tree, reuse, [waiting[i] for i in tree.sequence_ids]):
+                    yield texts
                 read = tree.stats if reuse is None else reuse.stats(tree.stats)
                 computed += read.computed_tokens
                 cached += read.cached_tokens
@@ -70,7 +83,7 @@ def generate(
 
 
 def _new_texts(
-    local_model: LocalModel, prompts: Iterable[TextOrTokens], options: GenerateOptions, stops: Stops
+    local_model: LocalModel, prompts: Iterable[TextOrTokens], options: StepOptions, stops: Stops
 ) -> list[DecodedText]:
     """Return `options.n` texts for each prompt, cut to the context where the options allow it."""
     texts: list[DecodedText] = []
@@ -95,8 +108,8 @@ def _new_texts(
     return texts
 
 
-def run(decoding: Decoding, tree: PrefixTree, reuse: Reuse | None, members: list[DecodedText]) -> None:
-    """Read one tree of prompts, then decode until every text is finished or must be read again.
+def run(decoding: Decoding, tree: PrefixTree, reuse: Reuse | None, members: list[DecodedText]) -> Iterator[None]:
+    """Read one tree of prompts, then decode until every text is finished or must be read again, and yield each step.
 
     If the model's rotary frequencies depend on the length, a text that crosses the threshold is left unfinished: its
     cached keys become invalid from that position on.
@@ -121,23 +134,23 @@ def run(decoding: Decoding, tree: PrefixTree, reuse: Reuse | None, members: list
         states = model.hidden(tree, reuse=reuse, key_values=key_values, rows=distinct)
         finished = _decode_step(decoding, states, state_of, texts)
     advance(finished)
-    if key_values is None or finished == len(texts):
+    yield
+    if key_values is None or all(text.finish_reason for text in texts):
         return
     if model.writes_on_device and row_keys.why_not(key_values) is None:
-        decode_on_device(decoding, tree, key_values, leaves, texts)
+        yield from decode_on_device(decoding, tree, key_values, leaves, texts)
         return
     cache = DecodeKeys(tree, key_values, leaves, room - 1, row_by_row=model.deterministic)
     while True:
-        if finished or not model.regimes.fixed:
-            live = []
-            for i, position in enumerate(cache.next_positions.tolist()):
-                if not texts[i].finish_reason and model.regimes.of(position + 1) == regime:
-                    live.append(i)
-            if not live:
-                return
-            if len(live) < len(texts):
-                texts = [texts[i] for i in live]
-                cache.select(np.asarray(live, dtype=np.int64))
+        live = [i for i, text in enumerate(texts) if not text.finish_reason]
+        if not model.regimes.fixed:
+            positions = cache.next_positions.tolist()
+            live = [i for i in live if model.regimes.of(positions[i] + 1) == regime]
+        if not live:
+            return
+        if len(live) < len(texts):
+            texts = [texts[i] for i in live]
+            cache.select(np.asarray(live, dtype=np.int64))
         cache.begin_step()
         tokens = np.array([text.tokens[-1] for text in texts], dtype=np.int64)
         with local_model.lock:
@@ -145,6 +158,7 @@ def run(decoding: Decoding, tree: PrefixTree, reuse: Reuse | None, members: list
             finished = _decode_step(decoding, states, None, texts)
         if finished:
             advance(finished)
+        yield
 
 
 def _decode_step(decoding: Decoding, states: Tensor, state_of: IntArray | None, texts: list[DecodedText]) -> int:
@@ -166,7 +180,8 @@ def _decode_step(decoding: Decoding, states: Tensor, state_of: IntArray | None, 
         picked = pick(logits, options, [text.draw.random() for text in part if text.draw is not None])
         check_finite(model, picked.highest.tolist())
         logprobs = [None] * len(part) if picked.logprobs is None else picked.logprobs.tolist()
-        for text, token, logprob in zip(part, picked.tokens.tolist(), logprobs, strict=True):
-            text.add(token, logprob, decoding.local_model.end_tokens, options.stop_token_ids)
+        tops = [None] * len(part) if picked.top is None else top_rows(*picked.top)
+        for text, token, logprob, top in zip(part, picked.tokens.tolist(), logprobs, tops, strict=True):
+            text.add(token, logprob, decoding.local_model.end_tokens, options.stop_token_ids, top)
             finished += bool(text.finish_reason)
     return finished

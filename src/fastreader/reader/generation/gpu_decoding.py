@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from fastreader.core.options import GenerateOptions
+from fastreader.core.options import StepOptions
 from fastreader.core.tree import IntArray, PrefixTree
 from fastreader.errors import NumericsError
 from fastreader.models.passes.key_values import KeyValues
@@ -21,13 +21,13 @@ from fastreader.models.passes.pass_graphs import Record, Recorded, graphs_wanted
 from fastreader.models.passes.row_keys import RowKeys
 from fastreader.models.tree_model import TreeModel
 from fastreader.ops.upload import Upload
-from fastreader.reader.generation.sampling import pick
+from fastreader.reader.generation.sampling import pick, top_rows
 from fastreader.reader.generation.text_so_far import DecodedText
 from fastreader.reader.local_model import LocalModel
 
 _DRAWS = 256  # random numbers of a text that go to the device at once
 _FEWEST_REPLAYS = 16  # steps that recording must save
-_TOKEN, _HIGHEST, _LOGPROB = range(3)  # rows of a report
+_TOKEN, _HIGHEST, _LOGPROB, _TOP = range(4)  # rows of a report; from the last on, ids and values of the most likely
 
 
 @dataclass(frozen=True)
@@ -41,14 +41,14 @@ class Decoding:
     """
 
     local_model: LocalModel
-    options: GenerateOptions
+    options: StepOptions
     advance: Callable[[int], None]
 
 
 def decode_on_device(
     decoding: Decoding, tree: PrefixTree, prompt: KeyValues, leaves: IntArray, texts: list[DecodedText]
-) -> None:
-    """Decode texts until all are finished, after the first token of each.
+) -> Iterator[None]:
+    """Decode texts until all are finished, after the first token of each, and yield each step.
 
     A text that ends by a stop string is known one step late; tokens that the device chose after it are dropped.
 
@@ -77,6 +77,7 @@ def decode_on_device(
             finished = _add(decoding, *waiting)
             if finished:
                 decoding.advance(finished)
+            yield
         if launched is None:
             return
         waiting = launched
@@ -97,7 +98,11 @@ def _add(decoding: Decoding, texts: list[DecodedText], report: Readback) -> int:
     check_finite(model, values[_HIGHEST, unfinished].tolist())
     for i in unfinished:
         logprob = float(values[_LOGPROB, i]) if options.token_logprobs else None
-        texts[i].add(int(values[_TOKEN, i]), logprob, eos, options.stop_token_ids)
+        top = None
+        if options.top_logprobs:
+            ids, logprobs = np.split(values[_TOP:, i], 2)
+            (top,) = top_rows(torch.from_numpy(ids)[None].long(), torch.from_numpy(logprobs)[None])
+        texts[i].add(int(values[_TOKEN, i]), logprob, eos, options.stop_token_ids, top)
         finished += bool(texts[i].finish_reason)
     return finished
 
@@ -130,12 +135,13 @@ class DeviceTexts:
         model: TreeModel,
         cache: RowKeys,
         texts: list[DecodedText],
-        options: GenerateOptions,
+        options: StepOptions,
         eos: frozenset[int],
         *,
         record: Record | None = None,
     ) -> None:
         self._model, self._cache, self._options = model, cache, options
+        self._most = min(options.top_logprobs, model.head.weight.shape[0])
         if record is None and graphs_wanted() and model.why_not_graphs is None:
             record = recorder(model.device)
         self._record = record
@@ -155,7 +161,7 @@ class DeviceTexts:
         self._texts = texts
         self._recorded: Recorded[Any] | None = None
         self._steps = 0  # since then
-        self._report = torch.zeros((3, len(texts)), dtype=torch.float64, device=self._model.device)
+        self._report = torch.zeros((_TOP + 2 * self._most, len(texts)), dtype=torch.float64, device=self._model.device)
 
     @torch.inference_mode()
     def step(self) -> Readback:
@@ -190,6 +196,8 @@ class DeviceTexts:
             self._tokens[part] = picked.tokens
             if picked.logprobs is not None:
                 self._report[_LOGPROB, part] = picked.logprobs
+            if picked.top is not None:
+                self._report[_TOP:, part] = torch.cat([side.T.double() for side in picked.top])
         self._left -= 1
         self._finished |= (self._tokens[:, None] == self._ends).any(dim=1) | (self._left <= 0)
         self._cache.advance(self._finished)

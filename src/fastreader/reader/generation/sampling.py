@@ -14,7 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fastreader.core.options import GenerateOptions, Sampling
+from fastreader.core.options import Sampling, StepOptions
+from fastreader.models.passes.logit_head import most_likely_tokens
 from fastreader.ops import triton_support
 
 _BLOCK = 256  # weights added up at once, and candidates of a nucleus looked at first
@@ -51,14 +52,16 @@ class Picked(NamedTuple):
         tokens: int64 [R].
         highest: [R], each row's largest logit.
         logprobs: float64 [R], of the tokens, nats; None unless requested.
+        top: int64 and float64 [R, K], the K most likely tokens and their log-probabilities; None unless requested.
     """
 
     tokens: Tensor
     highest: Tensor
     logprobs: Tensor | None
+    top: tuple[Tensor, Tensor] | None
 
 
-def pick(logits: Tensor, options: GenerateOptions, uniforms: Sequence[float] | Tensor) -> Picked:
+def pick(logits: Tensor, options: StepOptions, uniforms: Sequence[float] | Tensor) -> Picked:
     """Choose one token for each row, greedily or by `uniforms` (see `choose`), without waiting for a device."""
     tokens, highest = most_likely(logits)
     if options.temperature:
@@ -66,7 +69,13 @@ def pick(logits: Tensor, options: GenerateOptions, uniforms: Sequence[float] | T
     logprobs = None
     if options.token_logprobs:
         logprobs = logits.gather(1, tokens[:, None])[:, 0].double() - logits.double().logsumexp(dim=-1)
-    return Picked(tokens, highest, logprobs)
+    top = most_likely_tokens(logits, options.top_logprobs) if options.top_logprobs else None
+    return Picked(tokens, highest, logprobs, top)
+
+
+def top_rows(tokens: Tensor, logprobs: Tensor) -> list[list[tuple[int, float]]]:
+    """Return what `most_likely_tokens` returned as pairs of token and log-probability, row by row."""
+    return [list(zip(*row, strict=True)) for row in zip(tokens.tolist(), logprobs.tolist(), strict=True)]
 
 
 def choose(logits: Tensor, sampling: Sampling, uniforms: Sequence[float] | Tensor) -> Tensor:

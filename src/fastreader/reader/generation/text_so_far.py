@@ -8,11 +8,12 @@ from functools import partial
 
 import numpy as np
 
-from fastreader.core.options import GenerateOptions
+from fastreader.core.options import StepOptions
 from fastreader.core.protocol import Generation
 from fastreader.reader.prompts.encoder import TextEncoder
 
 Decode = Callable[[Sequence[int]], str]
+Top = list[tuple[int, float]]  # tokens and their log-probabilities, the most likely first
 
 _UNFINISHED = "\ufffd"  # decoders return it for an incomplete character
 
@@ -113,6 +114,7 @@ class DecodedText:
         truncated: tokens dropped from the left of the prompt.
         tokens: token ids decoded so far.
         logprobs: of each token, nats; empty unless requested.
+        top: for each token the most likely ones at its place, with their log-probabilities; empty unless requested.
         finish_reason: as in `Generation`; "" while it is being decoded.
     """
 
@@ -123,9 +125,17 @@ class DecodedText:
     truncated: int = 0
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
+    top: list[Top] = field(default_factory=list)
     finish_reason: str = ""
 
-    def add(self, token: int, logprob: float | None, eos: frozenset[int], stop_token_ids: Sequence[int]) -> None:
+    def add(
+        self,
+        token: int,
+        logprob: float | None,
+        eos: frozenset[int],
+        stop_token_ids: Sequence[int],
+        top: Top | None = None,
+    ) -> None:
         """Append a token, or finish the text by it."""
         if token in stop_token_ids:
             self.finish_reason = "stop"
@@ -135,12 +145,14 @@ class DecodedText:
             self.tokens.append(token)
             if logprob is not None:
                 self.logprobs.append(logprob)
+            if top is not None:
+                self.top.append(top)
             if any(watch.found(self.tokens) for watch in self.watches):
                 self.finish_reason = "stop"
             elif len(self.tokens) >= self.room:
                 self.finish_reason = "length"
 
-    def generation(self, stops: Stops, options: GenerateOptions) -> Generation:
+    def generation(self, stops: Stops, options: StepOptions) -> Generation:
         """Return the finished text, cut at the first stop string."""
         text, stopped = stops.cut(self.tokens)
         return Generation(
@@ -149,5 +161,6 @@ class DecodedText:
             finish_reason="stop" if stopped else self.finish_reason,
             prompt_tokens=len(self.prompt),
             token_logprobs=self.logprobs if options.token_logprobs else None,
+            top_logprobs=self.top if options.top_logprobs else None,
             truncated=self.truncated,
         )

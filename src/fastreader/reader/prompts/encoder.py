@@ -173,8 +173,14 @@ class TextEncoder:
 
     def start(self, text: str, *, trusted: bool = False) -> list[int]:
         """Return the token ids of the piece that starts a prompt, after a beginning of text if the model wants one."""
-        tokens = self.piece(text, first=True, trusted=trusted)
+        return self._begun(self.piece(text, first=True, trusted=trusted))
+
+    def _begun(self, tokens: list[int]) -> list[int]:
         return tokens if tokens[: len(self.bos)] == self.bos else self.bos + tokens
+
+    def _whole(self, text: str, trusted: bool) -> list[int]:
+        """Return what `start` returns for a caller's text, which is not kept."""
+        return self._begun(self._encode_one(text, trusted) if text else [])
 
     def prompt_tokens(
         self, prompt: TextOrTokens, name: str = "prompt", *, special_tokens: bool = False
@@ -191,7 +197,7 @@ class TextEncoder:
         """
         if isinstance(prompt, str):
             with located(name):
-                return self.start(prompt, trusted=special_tokens) or [self.prefix_token()]
+                return self._whole(prompt, special_tokens) or [self.prefix_token()]
         check_tokens(name, prompt)
         return prompt if len(prompt) else [self.prefix_token()]
 
@@ -235,8 +241,8 @@ class TextEncoder:
         if spaces:
             context, continuation = context[:-spaces], context[-spaces:] + continuation
         if context:
-            tokens = self.start(context + continuation, trusted=special_tokens)
-            head = self.start(context, trusted=special_tokens)
+            tokens = self._whole(context + continuation, special_tokens)
+            head = self._whole(context, special_tokens)
         else:
             tokens = self._encode([continuation], trusted=special_tokens)[0]
             head = [self.prefix_token()]
@@ -245,7 +251,8 @@ class TextEncoder:
         elif len(tokens) > len(head) and tokens[: len(head)] == head:
             tail = tokens[len(head) :]
         else:
-            tail = self.piece(continuation, trusted=special_tokens)
+            apart = self._behind_anchor if self._anchors else self._encode_one
+            tail = apart(continuation, special_tokens)
         require(bool(tail), f"continuation: {continuation[:60]!r} has no token")
         return head, tail
 
@@ -329,6 +336,9 @@ class TextEncoder:
                 raise
             raise UnsupportedModelError(f"the tokenizer failed ({error}); its tokenizer.json may be damaged") from error
         return tokens
+
+    def _encode_one(self, text: str, trusted: bool) -> list[int]:
+        return self._encode([text], trusted)[0]
 
     def _leading_special(self) -> list[int]:
         with_special = self._encode(["x"], trusted=True, special=True)[0]
