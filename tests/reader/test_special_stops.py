@@ -9,7 +9,8 @@ import torch
 from helpers.support import byte_tokenizer, tiny_llama
 
 from fastreader import Reader, ReaderPool
-from fastreader.reader.generation.text_so_far import Stops
+from fastreader.core.options import GenerateOptions
+from fastreader.reader.generation.text_so_far import DecodedText, Stops, StopStrings
 from fastreader.reader.prompts.encoder import TextEncoder
 
 END, USER, ASSISTANT = 1, 2, 3
@@ -84,10 +85,11 @@ def test_written_out_letter_by_letter_it_is_a_stop_string_too():
     encoder = TextEncoder(TOKENIZER)
     tokens = encoder.piece("ab<|user|>cd")
     stops = Stops(encoder, ["<|user|>"])
-    watches = stops.watches()
+    watches = [StopStrings(*sought) for sought in stops.sought]
     found = [n for n in range(1, len(tokens) + 1) if any(w.found(tokens[:n]) for w in watches)]
     assert found[0] == len(encoder.piece("ab<|user|>"))
-    assert stops.cut(tokens) == ("ab", True)
+    text = DecodedText(prompt=[5], room=50, draw=None, tokens=tokens, finish_reason="length")
+    assert stops.generation(text, GenerateOptions()).text == "ab"
 
 
 @pytest.mark.parametrize("stop", [["<|user|>"], ["cd"]])

@@ -66,7 +66,7 @@ def conversation_tokens(encoder: TextEncoder, messages: Sequence[tuple[str, str]
         if not found or mark in text:
             raise UnsupportedModelError("the chat template does not keep every message as it is, once and in order")
         seam = encoder.follow(encoder.follow(seam, before, trusted=True), content)
-    return encoder.closed(encoder.follow(seam, text, trusted=True))
+    return encoder.closed(seam, text, trusted=True)
 
 
 class _Copies:

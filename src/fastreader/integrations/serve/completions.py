@@ -368,5 +368,5 @@ def growing(request: Generated, reader: PackedReader, before: Sequence[Sequence[
     """Return the texts of a stream, given the tokens before each."""
     stop, encoder = stops(request), reader.encoder
     # A stop string of a special token and more is found in a text that is not the one sent.
-    whole = any(encoder.holds_special(text) and text not in encoder.special for text in stop)
+    whole = any(encoder.special_in(text) and text not in encoder.special for text in stop)
     return [GrowingText(encoder.text, stop, tokens, whole=whole) for tokens in before]

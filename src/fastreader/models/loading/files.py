@@ -55,7 +55,7 @@ def has_weights(folder: Path) -> bool:
     return any((folder / name).is_file() for name in names) or bool(shards_of(folder))
 
 
-def check_pointers(folder: Path) -> None:
+def reject_pointers(folder: Path) -> None:
     """Raise ModelFileError if a file of a folder is a pointer of Git LFS, left by a clone without git-lfs."""
     for path in sorted(folder.iterdir()):
         if path.is_file() and path.stat().st_size < _POINTER_BYTES:

@@ -16,11 +16,11 @@ from fastreader.errors import InputError, ModelFileError, ModelNotFoundError
 from fastreader.models.loading import gguf, packaged, peft_adapters
 from fastreader.models.loading.files import (
     TOKENIZERS,
-    check_pointers,
     guarded,
     has_tokenizer,
     missing_files,
     parsed,
+    reject_pointers,
     unknown,
 )
 from fastreader.models.loading.options import LoadOptions
@@ -84,7 +84,7 @@ def find(options: LoadOptions) -> Found:
     kind, source = _located(model)
     local = Path(source).is_dir()
     if local:  # before transformers reads a damaged config or an incomplete folder
-        check_pointers(Path(source))
+        reject_pointers(Path(source))
         parsed(Path(source) / "config.json")
         if missing := missing_files(Path(source)):
             raise ModelNotFoundError(f"{source}: the model folder lacks {', '.join(missing)}")
@@ -144,7 +144,7 @@ def _adapter_folder(adapter: Any) -> Path:
         if folder.exists() or is_path(name):
             raise ModelNotFoundError(f"{name}: no such folder of an adapter")
         folder = Path(adapter_from_hub(name))
-    check_pointers(folder)
+    reject_pointers(folder)
     peft_adapters.check_folder(folder)
     parsed(folder / peft_adapters.CONFIG)
     return folder

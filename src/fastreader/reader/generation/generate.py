@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Generator, Iterable, Iterator
 from dataclasses import replace
+from itertools import starmap
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -25,7 +26,7 @@ from fastreader.models.passes.prefix_cache import PrefixCache
 from fastreader.reader.fitting import leave_room
 from fastreader.reader.generation.gpu_decoding import Decoding, check_finite, decode_on_device
 from fastreader.reader.generation.sampling import pick, row_generator, top_rows
-from fastreader.reader.generation.text_so_far import DecodedText, Stops
+from fastreader.reader.generation.text_so_far import DecodedText, Stops, StopStrings
 from fastreader.reader.local_model import LocalModel
 
 Steps: TypeAlias = Generator[list[DecodedText], None, Results[list[Generation]]]
@@ -75,7 +76,7 @@ def generate(
     for i, text in enumerate(texts):
         if i % options.n == 0:
             groups.append([])
-        groups[-1].append(text.generation(stops, options))
+        groups[-1].append(stops.generation(text, options))
         given += len(text.prompt)
         new += len(text.tokens)
     stats = TreeStats(len(texts), given + new, computed + new, new if options.token_logprobs else 0, cached)
@@ -100,7 +101,7 @@ def _new_texts(
                     prompt=shown,
                     room=most if limit is None else min(most, limit + 1 - len(shown)),
                     draw=row_generator(options.seed, shown, seen[key]) if options.temperature else None,
-                    watches=stops.watches(),
+                    watches=tuple(starmap(StopStrings, stops.sought)),
                     truncated=len(tokens) - len(shown),
                 )
             )

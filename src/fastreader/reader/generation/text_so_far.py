@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import filterfalse
+from operator import itemgetter
 
 import numpy as np
 
@@ -70,21 +72,19 @@ class Stops:
     Attributes:
         special: the stop strings that hold a special token.
         token_ids: of the stop strings that are one special token, which end a text as their ids do.
+        sought: what `StopStrings` takes, for the stop strings of either kind if there are any.
     """
 
     def __init__(self, encoder: TextEncoder, stop: Sequence[str]) -> None:
         self._decode, self._decode_all = encoder.text, partial(encoder.text, special_tokens=True)
-        self.special = tuple(filter(encoder.holds_special, stop))
-        self._plain = tuple(text for text in stop if text not in self.special)
-        self.token_ids = tuple(encoder.special[text] for text in self.special if text in encoder.special)
+        self.special = tuple(filter(encoder.special_in, stop))
+        self._plain = tuple(filterfalse(encoder.special_in, stop))
+        self.token_ids = tuple(map(encoder.special.__getitem__, filter(encoder.special.__contains__, self.special)))
+        self.sought = tuple(filter(itemgetter(1), ((self._decode, self._plain), (self._decode_all, self.special))))
 
-    def watches(self) -> list[StopStrings]:
-        """Return what finds the stop strings in one growing text."""
-        both = ((self._decode, self._plain), (self._decode_all, self.special))
-        return [StopStrings(decode, stop) for decode, stop in both if stop]
-
-    def cut(self, tokens: Sequence[int]) -> tuple[str, bool]:
-        """Return the text of `tokens` up to the first stop string, and whether there is one."""
+    def generation(self, decoded: DecodedText, options: StepOptions) -> Generation:
+        """Return a finished text, cut at the first stop string."""
+        tokens = decoded.tokens
         text = self._decode(tokens)
         shortened = cut(text, self._plain)
         whole = self._decode_all(tokens) if self.special else ""
@@ -92,7 +92,15 @@ class Stops:
         if before is not None:
             own = self._without_special(tokens, before)
             shortened = own if shortened is None or len(own) < len(shortened) else shortened
-        return (text, False) if shortened is None else (shortened, True)
+        return Generation(
+            text=text if shortened is None else shortened,
+            token_ids=tokens,
+            finish_reason=decoded.finish_reason if shortened is None else "stop",
+            prompt_tokens=len(decoded.prompt),
+            token_logprobs=decoded.logprobs if options.token_logprobs else None,
+            top_logprobs=decoded.top if options.top_logprobs else None,
+            truncated=decoded.truncated,
+        )
 
     def _without_special(self, tokens: Sequence[int], before: str) -> str:
         """Return `before`, the beginning of the text of `tokens` with special tokens, without them."""
@@ -147,20 +155,9 @@ class DecodedText:
                 self.logprobs.append(logprob)
             if top is not None:
                 self.top.append(top)
-            if any(watch.found(self.tokens) for watch in self.watches):
-                self.finish_reason = "stop"
-            elif len(self.tokens) >= self.room:
+            for watch in self.watches:
+                if watch.found(self.tokens):
+                    self.finish_reason = "stop"
+                    return
+            if len(self.tokens) >= self.room:
                 self.finish_reason = "length"
-
-    def generation(self, stops: Stops, options: StepOptions) -> Generation:
-        """Return the finished text, cut at the first stop string."""
-        text, stopped = stops.cut(self.tokens)
-        return Generation(
-            text=text,
-            token_ids=self.tokens,
-            finish_reason="stop" if stopped else self.finish_reason,
-            prompt_tokens=len(self.prompt),
-            token_logprobs=self.logprobs if options.token_logprobs else None,
-            top_logprobs=self.top if options.top_logprobs else None,
-            truncated=self.truncated,
-        )

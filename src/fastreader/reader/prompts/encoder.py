@@ -103,6 +103,7 @@ class TextEncoder:
         self._marks = {token.content: token for token in added.values()}
         by_length = sorted(self.special, key=len, reverse=True)
         self._special = re.compile("|".join(map(re.escape, by_length)) or r"(?!)")
+        self.special_in = self._special.search
         self.bos = self._leading_special()
         self._anchors = self._find_anchors()
         self._fresh = self._starts_again()
@@ -167,9 +168,12 @@ class TextEncoder:
             place, tail, fresh, takes_space = found.end(), "", self._fresh, mark.rstrip
         return Seam(tuple(tokens), tail + text[place:], fresh, takes_space)
 
-    def closed(self, seam: Seam) -> list[int]:
-        """Return the token ids of the text that ends at `seam`."""
-        return [*seam.tokens, *self.piece(seam.tail.lstrip() if seam.takes_space else seam.tail, first=seam.fresh)]
+    def closed(self, seam: Seam, text: str = "", *, trusted: bool = False) -> list[int]:
+        """Return the token ids of the text up to `seam` and of `text` after it, see `follow`."""
+        if trusted and self.special_in(text):
+            seam, text = self.follow(seam, text, trusted=True), ""
+        tail = seam.tail + text
+        return [*seam.tokens, *self.piece(tail.lstrip() if seam.takes_space else tail, first=seam.fresh)]
 
     def start(self, text: str, *, trusted: bool = False) -> list[int]:
         """Return the token ids of the piece that starts a prompt, after a beginning of text if the model wants one."""
@@ -205,10 +209,6 @@ class TextEncoder:
         """Return the text of token ids that a model generated, special tokens included if `special_tokens`."""
         skipped = not special_tokens
         return str(self.tokenizer.decode(list(tokens), skip_special_tokens=skipped, clean_up_tokenization_spaces=False))
-
-    def holds_special(self, text: str) -> bool:
-        """Return whether a text holds the text of a special token."""
-        return self._special.search(text) is not None
 
     def prefix_token(self) -> int:
         """Return the token that precedes a text without context: beginning of text, else end of text.

@@ -95,7 +95,7 @@ def encode(
     fresh = frame is not None and frame.fresh
 
     if frame:
-        head = encoder.closed(encoder.follow(frame.opening, template.header, trusted=True))
+        head = encoder.closed(frame.opening, template.header, trusted=True)
     else:
         head = encoder.start(template.header, trusted=True)
     head = head or [encoder.prefix_token()]

@@ -83,11 +83,11 @@ class PromptWriter:
             *others, last = filter(None, pieces)
             tokens, seam = [], frame.opening
             if others:
-                tokens = encoder.closed(encoder.follow(seam, others[0]))
+                tokens = encoder.closed(seam, others[0])
                 tokens += chain.from_iterable(encoder.pieces(others[1:]))
                 seam = Seam(fresh=False)
             seam = encoder.follow(seam, last)
-            return tokens + encoder.closed(encoder.follow(seam, frame.between, trusted=True) if whole else seam)
+            return tokens + encoder.closed(seam, frame.between if whole else "", trusted=True)
 
     def continuation(
         self,
