@@ -1,5 +1,7 @@
 """Exceptions of fastreader, whose messages name what was expected and what came."""
 
+import re
+
 
 class FastreaderError(Exception):
     """Base class of all errors that fastreader raises on purpose."""
@@ -50,7 +52,18 @@ class EngineError(FastreaderError, OSError):
 
 
 class MissingExtraError(FastreaderError, ImportError):
-    """An optional dependency is not installed. The message names the extra that installs it."""
+    """An optional dependency is not installed. The message names what to install, and the extra that lists it."""
 
     def __init__(self, package: str, extra: str) -> None:
-        super().__init__(f"{package} is not installed; install it with: pip install 'fastreader[{extra}]'")
+        needed = " ".join(f"'{requirement}'" for requirement in _requirements(extra))
+        super().__init__(
+            f"{package} is not installed; install the extra {extra} of fastreader with: pip install {needed}"
+        )
+
+
+def _requirements(extra: str) -> list[str]:
+    """Return what an extra installs, which pip finds wherever fastreader itself came from."""
+    from importlib import metadata  # takes as long to import as fastreader itself
+
+    listed = (requirement.partition(";") for requirement in metadata.requires("fastreader") or [])
+    return [needed.strip() for needed, _, when in listed if re.search(rf"extra == ['\"]{re.escape(extra)}['\"]", when)]

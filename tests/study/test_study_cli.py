@@ -39,7 +39,11 @@ def run(*arguments):
 def test_a_study_by_flags_and_its_report(questions, tmp_path):
     common = ("study", "--data", questions, "--method", "sure:base", "--method", "sure:no_retrieval", "--reader", "r")
     done = run(*common, "-o", tmp_path / "run", "--limit", 2)
-    assert done.exit_code == 0 and "4 rows" in done.stderr and "(4 new)" in done.stderr and done.stdout == ""
+    assert done.exit_code == 0 and "4 rows" in done.stderr and "(4 new)" in done.stderr
+    shown = [line.split("│") for line in done.stdout.splitlines() if "sure:" in line and "│" in line]
+    assert [row[1].strip() for row in shown] == ["sure:base", "sure:no_retrieval"]
+    assert [row[2].strip() for row in shown] == ["2", "2"]
+    assert shown[0][3].strip().startswith("1.00 [") and shown[1][3].strip().startswith("0.00 [")
     done = run(*common, "-o", tmp_path / "run", "--resume")
     assert done.exit_code == 0 and "6 rows" in done.stderr and "(2 new)" in done.stderr
     done = run(
@@ -168,3 +172,10 @@ def test_a_draft_that_a_kill_left_does_not_block_the_folder(tmp_path):
     (tmp_path / "other" / ".notes.txt").touch()
     with pytest.raises(InputError, match="holds files, but no run"):
         RunFolder(tmp_path / "other").begin(study, resume=False)
+
+
+def test_every_method_has_a_sentence():
+    lines = [line.split("\t") for line in run("study", "--list").stdout.splitlines()]
+    assert len(lines) > 60 and all(about[0].isupper() and about.endswith(".") for _, about in lines)
+    told = [about for name, about in lines if not name.endswith("-matched")]
+    assert len({*told}) == len(told)

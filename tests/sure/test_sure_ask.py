@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 from unittest import mock
 
 import pytest
@@ -79,8 +80,18 @@ def test_another_methods_details_are_shown():
 
 
 def test_one_line():
-    assert rendered(Answer(answered().to_dict(), None).line()) == "Which [river] is in Cairo? the Nile\n"
+    assert rendered(Answer(answered().to_dict(), None).line()) == "Which [river] is in Cairo?\n  the Nile\n"
     assert "(no answer)" in rendered(Answer(answered(candidates="").to_dict(), None).line())
+
+
+def test_an_answer_is_right_or_wrong_where_the_right_ones_are_known():
+    answer = Answer(answered().to_dict(), None, ["Nile", "the river Nile"])
+    assert rendered(answer.line()).endswith("\n  the Nile  right\n")
+    assert rendered(replace(answer, answers=["the Seine", "Seine"]).line()).endswith(
+        "wrong; right: the Seine / Seine\n"
+    )
+    nothing = Answer(answered(candidates="").to_dict(), None, ["Nile"])
+    assert nothing.right is False and Answer(nothing.row, None).right is None
 
 
 @pytest.fixture
@@ -98,7 +109,7 @@ def run(monkeypatch):
 
 
 def test_the_base_of_sure(run):
-    assert run(*ONE, "--method", "sure:base").stdout == "Which river is in Cairo? an answer\n"
+    assert run(*ONE, "--method", "sure:base").stdout == "Which river is in Cairo?\n  an answer\n"
 
 
 def test_sure_explained(run):

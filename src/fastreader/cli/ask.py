@@ -119,12 +119,17 @@ def ask(
     render = Answer.explain if explain else Answer.line
     with Writer(shown and shown.value, render, lambda answer: answer.row, width, end="\n") as writer:
         noted = False
+        verdicts: list[bool] = []
         for answer in found:
             if answer.uncalibrated and not noted:
                 say(f"note: {UNCALIBRATED}")
                 noted = True
             writer.write(answer)
             done += 1
+            if answer.right is not None:
+                verdicts.append(answer.right)
+    if len(verdicts) > 1:
+        say(f"{sum(verdicts)} of {len(verdicts)} answers contain a right one")
     if output.output is not None:
         say(f"{done} answers in {output.output}")
     skip.finish()

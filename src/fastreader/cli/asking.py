@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,6 +30,7 @@ from fastreader.moi.reorder.answer import MoiAnswer
 from fastreader.reader.programs.readers import Readers
 from fastreader.reader.programs.requests import Program
 from fastreader.reader.programs.scheduler import ProgramOutcome, run
+from fastreader.statistics.measures.answers import contained
 from fastreader.study.cached_reader import CachedReader
 from fastreader.study.cells import direct_cost
 from fastreader.study.config import MethodConfig, Study
@@ -52,21 +53,31 @@ class Answer:
     Attributes:
         row: its JSON values.
         result: the method's result; None if the answer comes from a file that holds only a part of it.
+        answers: the right ones, if the question has them.
     """
 
     row: dict[str, Any]
     result: Any
+    answers: Sequence[str] = ()
 
     @property
     def uncalibrated(self) -> bool:
         """Whether MoI answered without a calibration."""
         return isinstance(self.result, MoiAnswer) and self.result.ranked.bias_source.startswith("none")
 
+    @property
+    def right(self) -> bool | None:
+        """Whether the answer contains a right one, or None if none is known."""
+        return contained(self.row["answer"] or "", self.answers) > 0 if self.answers else None
+
     def line(self) -> RenderableType:
-        """Return question and answer on one line."""
+        """Return the question, and below it the answer and whether it is right."""
         answer = self.row["answer"]
-        text = Text(f"{self.row['question']} ", style="bold")
-        return text.append(answer or "(no answer)", style="green" if answer else "yellow")
+        text = Text(f"{self.row['question']}\n  ", style="bold")
+        text.append(answer or "(no answer)", style="yellow" if self.right is False or not answer else "green")
+        if self.right is not None:
+            text.append("  right" if self.right else f"  wrong; right: {' / '.join(self.answers)}", style="dim")
+        return text
 
     def explain(self) -> RenderableType:
         """Return the answer with all that led to it."""
@@ -198,7 +209,7 @@ def answers(
                     row = held[example.id]
                     answer = Answer(row, None if "ranked" in row else result_from_dict(row))
                 if isinstance(answer, Answer):
-                    yield answer
+                    yield replace(answer, answers=example.answers)
                 elif on_error is None:
                     raise _named(example, answer)
                 else:

@@ -17,7 +17,7 @@ from fastreader.cli.options import (
     spread,
     use_cache,
 )
-from fastreader.cli.screen import say
+from fastreader.cli.screen import Screen, say
 from fastreader.core.checks import given, require
 
 
@@ -142,7 +142,8 @@ def study(
 
     if list_methods:
         for name in names():
-            typer.echo(f"{name}\t{FAMILIES[name.partition(':')[0]].about}")
+            family, _, variant = name.partition(":")
+            typer.echo(f"{name}\t{FAMILIES[family].variants[variant]}")
         return
     folder = given(output, "--output: expected the run's folder")
     use_cache(cache_dir)
@@ -169,6 +170,12 @@ def study(
         say(f"{lacking} skipped: their questions lack something that the method needs")
     if done.over_long:
         say(f"{done.over_long} skipped: their prompts exceed the reader's context")
+    if done.rows > done.left_out + done.over_long + done.failed:
+        from fastreader.cli.tables.study import study_table
+        from fastreader.report.study_data import StudyRun
+
+        Screen().print(study_table(StudyRun(folder)))
+        say(f"next: fastreader report {folder} -o report.html")
     if done.failed:
         say(f"{done.failed} failed; their rows hold the error")
         raise typer.Exit(3)

@@ -116,19 +116,22 @@ class Family:
 
     Attributes:
         name: of the family.
-        about: one line.
         make: creates a method from its variant ("" for none), its options and the study.
         options: returns the options that a variant's answers depend on.
-        variants: the names after the colon ("" for none).
+        variants: a sentence about each, by the name after the colon ("" for none).
         parsed: whether `make` parses variants that `variants` does not list.
     """
 
     name: str
-    about: str
     make: Callable[[str, dict[str, Any], Study], StudyMethod]
     options: Callable[[str], Collection[str]]
-    variants: Sequence[str] = ("",)
+    variants: Mapping[str, str]
     parsed: bool = False
+
+
+def summary_of(function: Callable[..., Any]) -> str:
+    """Return the summary line of a function's docstring, as plain text."""
+    return (function.__doc__ or "").strip().partition("\n")[0].replace("`", "")
 
 
 _COUNTS = ("max_new_tokens", "passages", "max_passages")

@@ -11,6 +11,7 @@ from rich.table import Table
 from fastreader.cli.screen import Text
 
 if TYPE_CHECKING:
+    from fastreader.data import Passage
     from fastreader.moi import PositionBias, Ranked
     from fastreader.passages.conflicts import Conflicts
     from fastreader.passages.ranking import Reranked
@@ -23,7 +24,7 @@ def ranked_table(ranked: Ranked) -> RenderableType:
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("passage", no_wrap=True, overflow="ellipsis", ratio=1)
     for place, p in enumerate(ranked, 1):
-        text = Text(" ".join(f"{p.passage.title} {p.passage.text}".split()), overflow="ellipsis")
+        text = _shown(p.passage)
         if p.utility is None:
             table.add_row(str(place), str(p.index + 1), "", "", "", "", text, style="dim")
             continue
@@ -42,6 +43,13 @@ def ranked_table(ranked: Ranked) -> RenderableType:
     if ranked.note:
         parts.append(Text(f"Caution: {ranked.note}.", style="yellow"))
     return Group(*parts)
+
+
+def _shown(passage: Passage) -> Text:
+    """Return a passage on one line, its title apart from its text."""
+    title = " ".join(passage.title.split())
+    text = Text(f"{title}: " if title else "", style="bold", overflow="ellipsis")
+    return text.append(" ".join(passage.text.split()), style="not bold")
 
 
 def bias_table(bias: PositionBias) -> RenderableType:
@@ -91,11 +99,13 @@ def reranked_table(ranked: Reranked) -> RenderableType:
         table.add_column(name, justify="right", no_wrap=True, min_width=len(name))
     table.add_column("passage", no_wrap=True, overflow="ellipsis", ratio=1)
     for result in ranked:
-        text = Text(" ".join(f"{result.passage.title} {result.passage.text}".split()), overflow="ellipsis")
+        text = _shown(result.passage)
         value = "" if result.value is None else f"{result.value:.3f}"
         style = "dim" if result.note else ""
         table.add_row(f"{result.relevance:.3f}", value, str(result.index + 1), text, style=style)
-    cost = f"by {ranked.method}; rank is the retriever's. {ranked.stats.computed_tokens:,} tokens computed."
+    own = ranked.method in ("query_likelihood", "moi")
+    scale = "relevance is the sigmoid of value, in nats" if own else "relevance is by place, from 1 to 1/n"
+    cost = f"by {ranked.method}: {scale}; rank is the retriever's. {ranked.stats.computed_tokens:,} tokens computed."
     parts: list[RenderableType] = [Text(ranked.question, style="bold"), table, Text(cost)]
     notes = [ranked.note, *(f"passage {result.index + 1}: {result.note}" for result in ranked if result.note)]
     parts += [Text(f"Note: {note}.", style="yellow") for note in notes if note]

@@ -156,4 +156,16 @@ def _make(variant: str, options: dict[str, Any], study: Any) -> EorMethod:
     )
 
 
-EOR = Family("eor", "an ensemble of retrievers and a vote", _make, lambda _: _OPTIONS, ("", *POOLINGS))
+_ABOUT = "Answer from each retriever's passages; the answer wins "
+EOR = Family(
+    "eor",
+    _make,
+    lambda _: _OPTIONS,
+    {
+        "": "Answer from each retriever's passages, and vote as the file of a voter says, or by the mean (EoR).",
+        "mean": f"{_ABOUT}to which the others are most similar on average.",
+        "max": f"{_ABOUT}that has the most similar other one.",
+        "majority": f"{_ABOUT}with which at least half of the others agree.",
+        "plurality": f"{_ABOUT}with which most agree.",
+    },
+)

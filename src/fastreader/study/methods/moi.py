@@ -21,7 +21,7 @@ from fastreader.moi.reorder.rerank import rerank
 from fastreader.reader.programs.requests import Program, write_one
 from fastreader.scoring.reading import POLICIES, Reading, fit_reading, reading_pieces, truncation_note
 from fastreader.study.cached_reader import scoring
-from fastreader.study.method import Answered, Batch, Family, NotApplicable, StudyMethod, check_options
+from fastreader.study.method import Answered, Batch, Family, NotApplicable, StudyMethod, check_options, summary_of
 from fastreader.study.methods.reading import STOP, TemplateMethod
 
 _MOI = (
@@ -178,7 +178,11 @@ def _moi_options(variant: str) -> tuple[str, ...]:
     return _PAPER if variant == PAPER else _MOI
 
 
-MOI = Family("moi", "MoI's order, then one reading", _make_moi, _moi_options, ("", *ORDERS, PAPER))
-ORDER = Family(
-    "order", "an order that MoI has to beat, then one reading", _make_order, lambda _: _ORDER, tuple(METHODS)
-)
+_ABOUT = {
+    "": "Read the passages once, ordered by MoI's utilities and the reader's calibrated bias.",
+    "matched": "MoI: put the largest utility at the place of the largest bias.",
+    "descending": "MoI: read the largest utility first.",
+    PAPER: "MoI as in the paper: utilities and bias estimated for each question alone.",
+}
+MOI = Family("moi", _make_moi, _moi_options, _ABOUT)
+ORDER = Family("order", _make_order, lambda _: _ORDER, {m.name: summary_of(m.function) for m in METHODS.values()})

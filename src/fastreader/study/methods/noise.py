@@ -118,7 +118,11 @@ def _make(variant: str, options: dict[str, Any], study: Any) -> NoiseMethod:
     )
 
 
-_VARIANTS = ("closed_book", "gold", "KIND:N:POSITION", "retrieved:K", "retrieved:K+random:M")
-NOISE = Family(
-    "noise", "a layout of gold, distracting and random passages", _make, lambda _: _OPTIONS, _VARIANTS, parsed=True
-)
+_ABOUT = {
+    "closed_book": "Read the question without passages, in the prompt of Power of Noise.",
+    "gold": "Read the gold passage alone.",
+    "KIND:N:POSITION": "Read the gold passage at a position among N of a kind, such as distracting:4:near.",
+    "retrieved:K": "Read the K passages retrieved first, the best next to the question.",
+    "retrieved:K+random:M": "Read the K passages retrieved first, and M random ones before them.",
+}
+NOISE = Family("noise", _make, lambda _: _OPTIONS, _ABOUT, parsed=True)

@@ -109,14 +109,16 @@ def _marginal(variant: str, options: dict[str, Any], study: Any) -> MarginalMeth
 
 SELF_CONSISTENCY = Family(
     "self-consistency",
-    "the most frequent answer over random orders, or the mean over all of them",
     _self_consistency,
     lambda _: _SELF_CONSISTENCY,
-    ("", "mean"),
+    {
+        "": "Answer under random orders of the passages, and take the most frequent answer.",
+        "mean": "Take the candidate of the largest mean probability over random orders of the passages.",
+    },
 )
 MARGINAL = Family(
     "marginal",
-    "answers written under several orders, the most probable over all",
     _marginal,
     lambda _: _MARGINAL,
+    {"": "Generate answers under several orders, and take the most probable one over all of them."},
 )

@@ -145,7 +145,11 @@ def _arrange(variant: str, options: dict[str, Any], study: Any) -> ArrangeMethod
     return ArrangeMethod.of(study, {**options, "arranger": None if path is None else Arranger.load(path)})
 
 
-BASE = Family("base", "the passages as retrieved, read once", _base, lambda _: _BASE)
-CLOSED_BOOK = Family("closed_book", "the question alone", _closed_book, lambda _: _CLOSED_BOOK)
-RERANK = Family("rerank", "passages by query likelihood, the best first", _rerank, lambda _: _RERANK)
-ARRANGE = Family("arrange", "the best passages where the reader looks most, read once", _arrange, lambda _: _ARRANGE)
+BASE = Family("base", _base, lambda _: _BASE, {"": "Read the passages once, as retrieved."})
+CLOSED_BOOK = Family("closed_book", _closed_book, lambda _: _CLOSED_BOOK, {"": "Read the question without passages."})
+RERANK = Family(
+    "rerank", _rerank, lambda _: _RERANK, {"": "Read the passages once, by query likelihood, the best first."}
+)
+ARRANGE = Family(
+    "arrange", _arrange, lambda _: _ARRANGE, {"": "Read the passages once, the best where the reader looks most."}
+)

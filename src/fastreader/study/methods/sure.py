@@ -61,9 +61,8 @@ def _make(variant: str, options: dict[str, Any], study: Any) -> SureMethod:
 
 SURE = Family(
     "sure",
-    "candidates, a summary for each, and a vote (SuRe), or a variant of it",
     _make,
     lambda variant: find_method(variant or "sure").takes,
-    ("", *(name for name in METHODS if name != "sure")),
+    {"" if name == "sure" else name: f"SuRe: {method.about}." for name, method in METHODS.items()},
     parsed=True,
 )
