@@ -1,5 +1,7 @@
 """Files of results: what is written, resumed and refused."""
 
+import contextlib
+import io
 import json
 import os
 import random
@@ -7,13 +9,19 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
+from unittest import mock
 
 import pytest
 from helpers.commands import COMMAND, ONE, ids, run
 from helpers.support import byte_tokenizer, tiny_llama
 
+from fastreader import cli
 from fastreader.cli.inputs import check_output, check_writable
 from fastreader.cli.options import OutputArguments
+from fastreader.cli.output import write_trec
+from fastreader.data import load_examples
+from fastreader.data.arguments import keyed
 from fastreader.data.result_log import iter_results
 from fastreader.data.write import trec_lines
 from fastreader.errors import InputError
@@ -212,11 +220,30 @@ def test_output_that_its_encoding_cannot_hold(tmp_path):
     path = tmp_path / "q.jsonl"
     path.write_text(row + "\n", encoding="utf-8")
     for encoding in ("utf-8", "cp1252", "ascii", "utf-16"):
-        ran = subprocess.run(
-            [sys.executable, "-m", "fastreader.cli", "arrange", path],
-            env={**os.environ, "PYTHONIOENCODING": encoding},
-            capture_output=True,
-        )
-        assert ran.returncode == 0, ran.stderr
-        found = json.loads(ran.stdout.decode(encoding))
+        with (
+            contextlib.redirect_stdout(io.TextIOWrapper(io.BytesIO(), encoding=encoding)) as out,
+            mock.patch.object(sys, "argv", ["fastreader", "arrange", str(path)]),
+            contextlib.suppress(SystemExit),
+        ):
+            cli.main()
+        out.flush()
+        found = json.loads(out.buffer.getvalue().decode(encoding))
         assert (found["question"], found["note"], found["nan"]) == ("Où ? 🖼", "bad \ud835", None)
+    table = io.TextIOWrapper(io.BytesIO(), encoding="ascii", errors="strict")
+    with contextlib.redirect_stdout(table), pytest.raises(InputError, match="ascii cannot hold 'q Q0 東"):
+        write_trec(["q Q0 東 1 2.0 x\n"])
+
+
+def test_the_next_command_reads_what_rerank_writes(model, questions, tmp_path):
+    ranked, printed = tmp_path / "ranked.jsonl", tmp_path / "printed.jsonl"
+    run("rerank", questions, "--model", model, "-o", ranked)
+    printed.write_text(run("rerank", questions, "--model", model, "--format", "jsonl").stdout)
+    given = load_examples(questions)
+    for path in (ranked, printed):
+        found = load_examples(path)
+        for own, example in zip(found, keyed(given), strict=True):
+            assert replace(own, passages=[]) == replace(example, passages=[])
+            assert sorted(p.text for p in own.passages) == sorted(p.text for p in example.passages)
+            assert own.passages == sorted(own.passages, key=lambda p: -p.score)
+    run("ask", ranked, "--model", model, "--method", "base", "--limit", "1")
+    run("score", ranked, "--model", model, "--question-only")

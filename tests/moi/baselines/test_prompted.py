@@ -184,6 +184,10 @@ def test_kemeny_is_the_best_of_all_orders(rankings):
     assert disagreements(kemeny(rankings, 5), rankings) == pytest.approx(best)
 
 
+def test_kemeny_of_two():
+    assert kemeny([[0, 1], [1, 0], [1, 0]], 2) == [1, 0] and kemeny([], 2) == [0, 1] and kemeny([[0]], 1) == [0]
+
+
 def test_kemeny_by_hand():
     assert kemeny([[0, 1, 2], [1, 2, 0], [1, 0, 2]], 3) == [1, 0, 2]
     assert kemeny([], 4) == [0, 1, 2, 3]  # nothing said: the retriever's order

@@ -54,7 +54,8 @@ def kemeny(rankings: Sequence[Sequence[int]], n: int) -> list[int]:
     cost = (votes.T - votes)[rows, columns] - 0.5 / count
     index = np.full((n, n), -1)
     index[rows, columns] = np.arange(count)
-    triples = np.array([(i, j, k) for i in range(n) for j in range(i + 1, n) for k in range(j + 1, n)]).reshape(-1, 3)
+    all_triples = [(i, j, k) for i in range(n) for j in range(i + 1, n) for k in range(j + 1, n)]
+    triples = np.array(all_triples, dtype=np.int64).reshape(-1, 3)
     i, j, k = triples.T
     entries = np.concatenate([index[i, j], index[j, k], index[i, k]])
     signs = np.repeat([1.0, 1.0, -1.0], len(triples))
