@@ -17,7 +17,7 @@ sys.path.append(str(Path(__file__).parents[2] / "benchmarks" / "gpu"))
 from host_time import on_meta
 from pretended import META, Launches, launching, pretended
 
-from fastreader.core.options import GenerateOptions
+from fastreader.core.options import StepOptions
 from fastreader.core.tree import PrefixTree
 from fastreader.errors import InputError
 from fastreader.models.passes.row_keys import RowKeys
@@ -126,7 +126,7 @@ def written(model: TreeModel, prompts: int) -> tuple[DeviceTexts, list[Launches]
     """Return rows that write after equal prompts, and what each of four steps launched."""
     tree = PrefixTree.build([(list(range(40 + i // 8)), []) for i in range(prompts)])
     key_values = model.new_key_values(tree, leaves_only=True)
-    options = GenerateOptions(max_new_tokens=9, temperature=1.0, top_p=0.9, token_logprobs=True)
+    options = StepOptions(max_new_tokens=9, temperature=1.0, top_p=0.9, token_logprobs=True)
     rows = [DecodedText([0], 9, np.random.default_rng(i), None, tokens=[1]) for i in range(prompts)]
     steps = []
     with launching():

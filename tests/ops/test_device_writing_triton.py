@@ -14,6 +14,7 @@ from helpers.support import byte_tokenizer, tiny_llama
 from recorded import Graphs
 
 from fastreader import Reader
+from fastreader.core.options import StepOptions
 from fastreader.core.protocol import Generation
 from fastreader.errors import NumericsError
 from fastreader.models.passes import pass_graphs
@@ -103,6 +104,30 @@ def test_log_probabilities(there: Reader, here: Reader) -> None:
     options = {"max_new_tokens": 4, "token_logprobs": True}
     for mine, eager in zip(generated(there, True, **options), generated(here, **options), strict=True):
         assert mine.token_logprobs == pytest.approx(eager.token_logprobs, abs=1e-5)
+
+
+def test_most_likely_tokens_and_dropped_texts(there: Reader, here: Reader) -> None:
+    from pretended import pretended
+
+    options = StepOptions(max_new_tokens=6, token_logprobs=True, top_logprobs=3, progress=False)
+    found = []
+    for reader, on_device in ((there, True), (here, False)):
+        with pretended(kernels=None) if on_device else nullcontext():
+            steps = reader.generate_steps(PROMPTS, options)
+            while True:
+                try:
+                    texts = next(steps)
+                except StopIteration as end:
+                    found.append([group[0] for group in end.value])
+                    break
+                if len(texts[1].tokens) == 3:
+                    texts[1].finish_reason = "left"
+    for mine, eager in zip(*found, strict=True):
+        assert mine.token_ids == eager.token_ids
+        for row, wanted in zip(mine.top_logprobs, eager.top_logprobs, strict=True):
+            assert [token for token, _ in row] == [token for token, _ in wanted]
+            assert [value for _, value in row] == pytest.approx([value for _, value in wanted], abs=1e-5)
+    assert [len(text.token_ids) for text in found[0]] == [6, 3]
 
 
 def test_recorded_steps_write_the_same(there: Reader, here: Reader, monkeypatch: pytest.MonkeyPatch) -> None:

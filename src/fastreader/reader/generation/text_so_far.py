@@ -98,7 +98,7 @@ class Stops:
             finish_reason=decoded.finish_reason if shortened is None else "stop",
             prompt_tokens=len(decoded.prompt),
             token_logprobs=decoded.logprobs if options.token_logprobs else None,
-            top_logprobs=decoded.top if options.top_logprobs else None,
+            top_logprobs=decoded.top or None,
             truncated=decoded.truncated,
         )
 
