@@ -247,3 +247,11 @@ def test_the_next_command_reads_what_rerank_writes(model, questions, tmp_path):
             assert own.passages == sorted(own.passages, key=lambda p: -p.score)
     run("ask", ranked, "--model", model, "--method", "base", "--limit", "1")
     run("score", ranked, "--model", model, "--question-only")
+
+
+@pytest.mark.parametrize("command", ["score", "rerank", "moi", "ask", "conflicts"])
+def test_a_file_that_holds_no_questions_is_an_error_before_the_model_loads(command, tmp_path):
+    table = tmp_path / "questions.csv"
+    table.write_text("id,question\n1,What?\n")
+    with mock.patch("fastreader.reader.reader.Reader.load", side_effect=AssertionError("loaded")):
+        assert "questions.csv" in run(command, table, expect=2).stderr

@@ -189,6 +189,7 @@ def test_eor_to_standard_output_with_a_fit(world, tmp_path):
     ("arguments", "expected"),
     [
         (["--source", "SE"], "NAME=FILE"),
+        ([], "at least one NAME=FILE, or --retriever at least twice"),
         (["--source", "SE=none.jsonl"], "no such file"),
         (["--resume"], "--output"),
         (["-r", "SE@1"], "at least 2"),

@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 @options.spread
 def calibrate(
     *,
-    file: Annotated[Path, typer.Argument(help="Questions with passages: .json or .jsonl, also gzipped; 30 or more.")],
+    file: Annotated[
+        Path, typer.Argument(help="Questions with passages: .json or .jsonl, also gzipped; 20 or more, better 30.")
+    ],
     scores: Annotated[
         Path | None,
         typer.Option(
@@ -46,7 +48,7 @@ def calibrate(
     prune: Annotated[
         int | None,
         typer.Option(
-            help="L: read only this many places of each ordering, for rerank --prune L.", min=2, show_default=False
+            help="L: read only this many places of each ordering, for moi --prune L.", min=2, show_default=False
         ),
     ] = None,
     seed: options.SeedOption = 0,

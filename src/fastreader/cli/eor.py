@@ -81,6 +81,10 @@ def eor(
         check_right(examples)
     files = _files(source or [])
     specs = list(retriever or [*(f"{name}@5" for name in files), "ReFree"])
+    require(
+        len(specs) > 1 or bool(retriever),
+        "--source: expected at least one NAME=FILE, or --retriever at least twice; without them ReFree votes alone",
+    )
     expect(len(specs) >= 2, "--retriever", "at least 2 to vote", ", ".join(specs))
     Expressions(specs, files, reader=True)
     voting.check_retrievers(specs)

@@ -10,12 +10,14 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from enum import StrEnum
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, get_args, get_type_hints
 
 import typer
 
 from fastreader.core.checks import check_text, require
+from fastreader.core.progress import busy
 from fastreader.data import Example, Passage, iter_examples
 from fastreader.data.fingerprints import model_digest
 
@@ -156,10 +158,11 @@ class ReaderArguments:
         return {"device": self.device, "dtype": self.dtype, "precision": self.precision, "adapter": self.adapter}
 
     def load(self) -> Reader:
-        """Load the reader."""
-        from fastreader.reader.reader import Reader
+        """Load the reader, and say so meanwhile on a terminal."""
+        with busy(f"loading {self.model}"):
+            from fastreader.reader.reader import Reader
 
-        return Reader.load(self.model, **self.loading)
+            return Reader.load(self.model, **self.loading)
 
     def settings(self) -> dict[str, str]:
         """Return the settings that identify the model and its adapter, without loading them."""
@@ -190,6 +193,8 @@ class QuestionArguments:
     ) -> Iterator[Example]:
         """Return the questions of the file (- is standard input), or the one of --question and --passage.
 
+        The first one is read at once, so that a file of another format is an error before a model is loaded.
+
         Raises:
             InputError: if both or neither are given, the file does not exist, or a text is not valid Unicode.
         """
@@ -206,7 +211,8 @@ class QuestionArguments:
         file = standard_input(self.file)
         require(not self.passage, "--passage: goes with --question; a file brings its own passages")
         require(file.exists(), f"{file}: no such file")
-        return iter_examples(file, limit=self.limit, on_error=on_error)
+        examples = iter_examples(file, limit=self.limit, on_error=on_error)
+        return chain(list(islice(examples, 1)), examples)
 
 
 def standard_input(file: Path) -> Path:

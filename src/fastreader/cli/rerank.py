@@ -54,7 +54,9 @@ def rerank(
 ) -> None:
     """Order passages by their relevance to the question.
 
-    By default a passage's relevance is what it adds to the likelihood of the question, each passage read by itself.
+    By default a passage is worth what it adds to the likelihood of the question, each passage read by itself. The table
+    shows that value in nats per token of the question, relevance, which is its sigmoid (0.5: the passage adds nothing),
+    and rank, the passage's place in the file. Other methods are relative to the question's other passages.
 
     Examples:
 

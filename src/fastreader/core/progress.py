@@ -37,6 +37,18 @@ def track(label: str, total: int | None, unit: str, show: bool | None) -> Iterat
         yield lambda steps: bar.advance(task, steps)
 
 
+@contextmanager
+def busy(label: str) -> Iterator[None]:
+    """Show `label` with a spinner on standard error within the block, on a terminal only."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status(label):
+        yield
+
+
 class _WithoutBars:
     """A stream that passes on everything except the rewrites of a progress bar."""
 

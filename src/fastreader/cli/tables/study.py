@@ -30,7 +30,7 @@ def study_table(run: StudyRun) -> RenderableType:
     notes = ["n: questions answered; tokens: computed per question."]
     if scored:
         bases = ", ".join(dict.fromkeys(row["baseline"] for row in rows if row["baseline"]))
-        notes.insert(0, f"With 95% intervals. difference: to {bases or 'a baseline, of which there is none'};")
+        notes.insert(0, f"With 95% intervals. difference: to {bases or 'a baseline, which this study lacks'};")
     else:
         notes.insert(0, "No question has right answers to compare with, so that only the cost is shown.")
     return Group(table, Text(" ".join(notes)))
