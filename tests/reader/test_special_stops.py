@@ -9,7 +9,7 @@ import torch
 from helpers.support import byte_tokenizer, tiny_llama
 
 from fastreader import Reader, ReaderPool
-from fastreader.core.options import GenerateOptions
+from fastreader.core.options import StepOptions
 from fastreader.reader.generation.text_so_far import DecodedText, Stops, StopStrings
 from fastreader.reader.prompts.encoder import TextEncoder
 
@@ -89,7 +89,7 @@ def test_written_out_letter_by_letter_it_is_a_stop_string_too():
     found = [n for n in range(1, len(tokens) + 1) if any(w.found(tokens[:n]) for w in watches)]
     assert found[0] == len(encoder.piece("ab<|user|>"))
     text = DecodedText(prompt=[5], room=50, draw=None, tokens=tokens, finish_reason="length")
-    assert stops.generation(text, GenerateOptions()).text == "ab"
+    assert stops.generation(text, StepOptions()).text == "ab"
 
 
 @pytest.mark.parametrize("stop", [["<|user|>"], ["cd"]])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import json
+import logging
 import re
 import threading
 from collections.abc import Sequence
@@ -17,6 +18,7 @@ from fastreader.core.protocol import TextOrTokens
 from fastreader.errors import FastreaderError, InputError, UnsupportedModelError
 
 _REMEMBERED = 512  # texts of templates whose tokens are kept
+logger = logging.getLogger(__name__)
 _DRAWS = ("dropout", "alpha", "nbest_size")  # settings of a tokenizer's model that are for training
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _ANCHORS = ("\n", "\n\n", "a\n", ".")
@@ -107,6 +109,7 @@ class TextEncoder:
         self.bos = self._leading_special()
         self._anchors = self._find_anchors()
         self._fresh = self._starts_again()
+        self._warned = False
 
     def after_fork(self) -> None:
         """Replace the lock, which a thread that a forked child does not have may hold."""
@@ -200,6 +203,13 @@ class TextEncoder:
             InputError: if `prompt` is neither; the message starts with `name`.
         """
         if isinstance(prompt, str):
+            if not (special_tokens or self._warned) and (found := self.special_in(prompt)):
+                self._warned = True
+                logger.warning(
+                    "%s: %r is read as plain text; a conversation in the chat template needs special_tokens=True",
+                    name,
+                    found.group(),
+                )
             with located(name):
                 return self._whole(prompt, special_tokens) or [self.prefix_token()]
         check_tokens(name, prompt)
