@@ -20,6 +20,7 @@ from helpers.support import byte_tokenizer, tiny_llama
 
 import fastreader as fr
 from fastreader import eor, errors, moi, noise, statistics, sure
+from fastreader.core.options import StepOptions
 from fastreader.models.loading.load import load
 from fastreader.models.loading.options import LoadOptions
 from fastreader.moi import baselines, distill
@@ -219,6 +220,10 @@ ROWS: dict[str, Row] = {
     "Session": lambda w: {"local_model": w.reader.local_model, "max_bytes": None, "cache_scored": False},
     "Session.continuation": lambda w: (w.session, {"text": "Nile", "end": True, **CHAT}),
     "Session.generate": lambda w: (w.session, {"prompts": ["Answer"], **GENERATE}),
+    "Session.generate_steps": lambda w: (
+        w.session,
+        {"prompts": ["Answer"], "options": StepOptions(max_new_tokens=2, progress=False)},
+    ),
     "Session.loglikelihood": lambda w: (w.session, {"requests": [("Answer", " Nile")], **LOGLIKELIHOOD}),
     "Session.plan": lambda w: (w.session, {"sequences": [([5], [6])], "max_batch_tokens": 50, "new_tokens": 0}),
     "Session.prefill": lambda w: (

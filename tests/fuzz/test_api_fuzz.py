@@ -33,7 +33,13 @@ SEED = int(os.environ.get("FASTREADER_FUZZ_SEED", "0"))
 ONLY = os.environ.get("FASTREADER_FUZZ_ONLY", "")
 SECONDS = 30  # of one call, on a machine that may be busy; the slowest base call takes about 1
 MEMORY = 3 * 2**30  # bytes that one call may take beyond what the process has
-LAZY = ("score_permutations", "data.iter_examples", "noise.swapped_passages", "sure.answer_many")
+LAZY = (
+    "score_permutations",
+    "data.iter_examples",
+    "noise.swapped_passages",
+    "sure.answer_many",
+    "Session.generate_steps",
+)
 ITEMS = 20  # of what they yield
 
 

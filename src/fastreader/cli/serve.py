@@ -5,8 +5,9 @@ from __future__ import annotations
 import ipaddress
 import logging
 import os
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import typer
 
@@ -17,6 +18,26 @@ from fastreader.errors import MissingExtraError
 
 log = logging.getLogger(__name__)
 _KEY = "FASTREADER_SERVE_KEY"
+
+
+@dataclass(frozen=True)
+class BrowserArguments:
+    """Name the hosts and pages from which browsers may call the server."""
+
+    panel: ClassVar[str] = "Browsers"
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A further name of this machine that clients without a key may use; repeat for several.",
+            show_default=False,
+        ),
+    ] = None
+    cors_origin: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="An origin of web pages that may call the server, * for all; repeat for several.", show_default=False
+        ),
+    ] = None
 
 
 @options.spread
@@ -35,19 +56,6 @@ def serve(
     served_model_name: Annotated[
         list[str] | None,
         typer.Option(help="A further name for the model in requests; repeat for several.", show_default=False),
-    ] = None,
-    allow_host: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="A further name of this machine that clients without a key may use; repeat for several.",
-            show_default=False,
-        ),
-    ] = None,
-    cors_origin: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="An origin of web pages that may call the server, * for all; repeat for several.", show_default=False
-        ),
     ] = None,
     max_requests: Annotated[
         int, typer.Option(help="At most N requests running or waiting; further ones get 429.", min=1, max=4096)
@@ -68,6 +76,7 @@ def serve(
     pool_file: Annotated[
         Path | None, typer.Option(help="Keep the pool in this JSON file, numbers only.", show_default=False)
     ] = None,
+    browsers: BrowserArguments,
     reader: options.ReaderArguments,
 ) -> None:
     """Answer requests over HTTP: /rerank, /score, /v1/completions, /v1/chat/completions, /v1/read, and a page at /.
@@ -97,8 +106,8 @@ def serve(
     settings = ServerSettings(
         keys=keys,
         names=tuple(served_model_name or ()),
-        hosts=tuple(allow_host or ()),
-        origins=tuple(cors_origin or ()),
+        hosts=tuple(browsers.allow_host or ()),
+        origins=tuple(browsers.cors_origin or ()),
         max_requests=max_requests,
         max_body_bytes=int(max_body_mb * 1e6),
         timeout=timeout,

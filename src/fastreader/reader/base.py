@@ -20,7 +20,7 @@ from fastreader.reader.local_model import LocalModel
 from fastreader.reader.loglikelihood import Admit, score, score_requests
 from fastreader.reader.prompts.writer import PromptWriter
 
-_TREES, _BOOL_OR_NONE = kind_of(Sequence[PrefixTree]), kind_of(bool | None)
+_TREES, _BOOL_OR_NONE, _OPTIONS = kind_of(Sequence[PrefixTree]), kind_of(bool | None), kind_of(StepOptions)
 
 
 class ReaderBase(PromptWriter):
@@ -260,6 +260,7 @@ class ReaderBase(PromptWriter):
         Raises:
             InputError, ContextOverflowError, OutOfBudgetError, NumericsError: as `generate`.
         """
+        accept("options", options, _OPTIONS)
         with self._cache() as (kept, _keep):
             return (yield from generate(self.local_model, prompts, options, kept))
 
