@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import hmac
 import ipaddress
+import logging
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from fastreader.integrations.serve.bodies import error_body
 
+log = logging.getLogger(__name__)
 _OPEN = ("/", "/health", "/openapi.json")  # without a key
 _PIECE = 1 << 16  # bytes of a response sent at once
 _SMALL = 1 << 16  # bytes that a body may hold however many others there are
@@ -50,7 +52,7 @@ class Entry:
         started, status, until = time.perf_counter(), 500, 0.0
         headless = scope["method"] == "HEAD"
         if headless:
-            scope["method"] = "GET"
+            scope = {**scope, "method": "GET"}
 
         async def note(message: Any) -> None:
             nonlocal status, until
@@ -75,6 +77,7 @@ class Entry:
         except TimeoutError:
             if not until:
                 raise
+            log.info("%s: the client did not take its answer in time", scope["path"])
         finally:
             self._add(self._counted(scope), status, time.perf_counter() - started)
 
