@@ -450,7 +450,7 @@ def test_a_decomposition_drawn_at_each_load_is_refused(folders):
     base, adapter = folders
     config = peft.LoraConfig(**LORA, init_lora_weights="pissa_niter_4")
     save(peft.get_peft_model(tiny_llama(), config), adapter)
-    with pytest.raises(UnsupportedModelError, match=r"pissa_niter_4.*drawn anew.*path_initial_model_for_weight"):
+    with pytest.raises(UnsupportedModelError, match=r"pissa_niter_4.*drawn again.*path_initial_model_for_weight"):
         Reader.load(base, device="cpu", adapter=adapter)
 
 
