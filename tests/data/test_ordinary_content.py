@@ -11,6 +11,7 @@ from helpers.support import write_data as write
 import fastreader as fr
 from fastreader.data import SkippedRows, load_beir, load_passages, load_questions, save_examples
 from fastreader.data.documents import as_passages
+from fastreader.data.rows import unread_answers
 from fastreader.errors import InputError
 
 pd = pytest.importorskip("pandas")
@@ -240,3 +241,11 @@ def test_unknown_formats_are_answered_with_those_that_are_read(row):
         fr.load_examples([row])
     for name in ("Lost in the Middle", "DPR", "FlashRAG", "rank_llm"):
         assert name in str(caught.value)
+
+
+def test_keys_that_may_hold_right_answers_are_named():
+    rows = [{"question": "q", "ctxs": CTXS, "answer": 2, "gold_label": "B", "topic": 3}]
+    caution = unread_answers(fr.load_examples(rows))
+    assert "not under 'answer', 'gold_label'" in caution and "ground_truth" in caution
+    assert unread_answers(fr.load_examples([*rows, {"question": "q", "ctxs": CTXS, "answer": "a"}])) == ""
+    assert unread_answers(fr.load_examples([{"question": "q", "ctxs": CTXS}])) == ""
