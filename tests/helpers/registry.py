@@ -395,7 +395,8 @@ def tiny_config(family: str, changes: dict[str, Any]) -> Any:
         for name, part in vars(default).items()
         if isinstance(part, PreTrainedConfig)
     }
-    return kind(**{**parts, **changes.get("whole", {})})
+    own = {} if any(part is text for part in vars(default).values()) else _small(default, changes)
+    return kind(**{**own, **parts, **changes.get("whole", {})})
 
 
 def _small(config: Any, changes: dict[str, Any]) -> dict[str, Any]:

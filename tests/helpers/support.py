@@ -64,14 +64,15 @@ def tiny_llama(seed: int = 0, **overrides):
 
 def one_by_one(model, sequences) -> list[np.ndarray]:
     """Log-probabilities of each continuation's tokens by the model's own forward, one sequence at a time."""
-    out = []
+    found = {}
     for context, continuation in sequences:
-        ids = torch.tensor([list(context) + list(continuation)], device=model.device)
-        with torch.inference_mode():
-            logits = model(input_ids=ids, use_cache=False).logits[0].double()
-        picked = logits.log_softmax(-1)[:-1].gather(1, ids[0, 1:, None])[:, 0]
-        out.append(picked[len(context) - 1 :].cpu().numpy())
-    return out
+        text = (*context, *continuation)
+        if text not in found:
+            ids = torch.tensor([text], device=model.device)
+            with torch.inference_mode():
+                logits = model(input_ids=ids, use_cache=False).logits[0].double()
+            found[text] = logits.log_softmax(-1)[:-1].gather(1, ids[0, 1:, None])[:, 0].cpu().numpy()
+    return [found[*context, *continuation][len(context) - 1 :] for context, continuation in sequences]
 
 
 @contextmanager

@@ -24,7 +24,7 @@ from helpers.support import byte_tokenizer, in_float64, one_by_one, random_seque
 ROOT = Path(__file__).parents[2]
 PAGE, README = ROOT / "docs" / "readers.md", ROOT / "README.md"
 TOLERANCE = 1e-5  # nats a token, in float32
-_NEW_TOKENS = 8
+_NEW_TOKENS = 6
 _BLOCK = re.compile(r"(<!-- families -->\n).*?(\n<!-- /families -->)", re.DOTALL)
 
 
@@ -54,16 +54,16 @@ class Verdict(NamedTuple):
 def verdict(family: str, changes: dict[str, Any]) -> Verdict:
     """Return how a tiny reader of a family compares with transformers. Errors that are not ours are raised."""
     model = tiny_model(family, changes)
-    sequences = random_sequences(np.random.default_rng(1), VOCABULARY)
+    sequences = random_sequences(np.random.default_rng(1), VOCABULARY, 6)
+    longest = max(range(len(sequences)), key=lambda i: len(sequences[i][0]))
+    context, continuation = sequences[longest]
     with _truth(family, model) as true_model:
-        own = one_by_one(true_model, sequences)
-    context, continuation = max(sequences, key=lambda pair: len(pair[0]))
-    order = [one_by_one(model, [(tokens, continuation)])[0] for tokens in (context, context[::-1])]
-    matters = float(np.abs(order[0] - order[1]).max())
+        *own, turned = one_by_one(true_model, [*sequences, (context[::-1], continuation)])
+    matters = float(np.abs(own[longest] - turned).max())
     try:
         reader = Reader.load((model, byte_tokenizer()), device="cpu", precision="exact")
         scores = [reader.score(sequences), _in_session(reader, sequences)]
-        prompts = [context for context, _ in sequences[:4]]
+        prompts = [context for context, _ in sequences[:3]]
         texts = reader.generate(prompts, max_new_tokens=_NEW_TOKENS, token_logprobs=True)
         with _truth(family, model) as true_model:
             text, regret = _written(prompts, texts, true_model, reader.local_model.model.regimes.fixed)

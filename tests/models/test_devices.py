@@ -20,7 +20,7 @@ from fastreader.models.machine.devices import devices_of
 from fastreader.models.rewriting import quantised
 from fastreader.models.rewriting.device_hooks import settled
 
-SEQUENCES = random_sequences(np.random.default_rng(1), 261)
+SEQUENCES = random_sequences(np.random.default_rng(1), 261, 5)
 CPU = torch.device("cpu")
 FAKE = tuple(torch.device("xla", index) for index in range(3))
 
@@ -180,7 +180,9 @@ def test_a_list_of_layers_on_one_device_is_called_layer_by_layer(devices):
 def test_parts_that_meet_without_a_seam_are_named(devices, monkeypatch):
     monkeypatch.setattr("fastreader.models.rewriting.device_hooks._add_hook", lambda *_: None)
     model = tiny("Llama")
-    with pytest.raises(UnsupportedModelError, match=r"its parts cannot be on several devices.* so: .*must be on"):
+    with pytest.raises(
+        UnsupportedModelError, match=r"parts cannot be on several devices.* so: .*(must be on|same device)"
+    ):
         Reader.load((spread(model, layers_of(model, FAKE)), byte_tokenizer()))
 
 
@@ -206,10 +208,10 @@ def test_writing_and_sessions(family, places, devices):
     model = tiny(family)
     alone = Reader.load((model, byte_tokenizer()), precision="exact")
     reader = Reader.load((spread(copy.deepcopy(model), layers_of(model, places)), byte_tokenizer()), precision="exact")
-    prompts = [SEQUENCES[0][0], SEQUENCES[0][0], SEQUENCES[3][0] + [7], [5, 6, 7]]
+    prompts = [SEQUENCES[0][0], SEQUENCES[0][0], [5, 6, 7]]
 
     def texts(of, **options):
-        return [text.token_ids for row in of.generate(prompts, max_new_tokens=6, **options) for text in row]
+        return [text.token_ids for row in of.generate(prompts, max_new_tokens=4, **options) for text in row]
 
     assert texts(reader) == texts(alone)
     assert texts(reader, temperature=1.0, seed=3) == texts(alone, temperature=1.0, seed=3)

@@ -65,21 +65,25 @@ def test_experts_equal_one_sequence_at_a_time(kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_precisions_keep_their_promise(kind):
-    def check(precision, stored):
-        truth = np.concatenate(one_by_one(copy.deepcopy(stored).float(), SEQUENCES))
+    def truth_of(stored):
+        return np.concatenate(one_by_one(copy.deepcopy(stored).float(), SEQUENCES))
+
+    def errors(precision, stored, truth):
         reader = Reader.load((stored, byte_tokenizer()), precision=precision)
         assert reader.describe()["precision"] == precision or reader.arithmetic.products == "torch"
-        errors = np.abs(np.concatenate(reader.score(SEQUENCES).token_logprobs) - truth)
-        return errors, np.abs(np.concatenate(one_by_one(stored, SEQUENCES)) - truth)
+        return np.abs(np.concatenate(reader.score(SEQUENCES).token_logprobs) - truth)
 
     sparse = model_of(kind).bfloat16()
-    assert check("exact", sparse)[0].max() < 1e-4
-    assert check("high", sparse)[0].max() < 5e-3
+    truth = truth_of(sparse)
+    assert errors("exact", sparse, truth).max() < 1e-4
+    assert errors("high", sparse, truth).max() < 5e-3
     # Where bfloat16 turns the choice of an expert, in ours or in theirs, chance decides which error is larger. So every
     # expert is chosen here.
     every = {name: count for name, count in EVERY.items() if name in KINDS[kind]}
-    ours, theirs = check("fast", model_of(kind, **every, num_experts_per_tok=4).bfloat16())
-    assert ours.mean() < theirs.mean()
+    dense = model_of(kind, **every, num_experts_per_tok=4).bfloat16()
+    truth = truth_of(dense)
+    theirs = np.abs(np.concatenate(one_by_one(dense, SEQUENCES)) - truth)
+    assert errors("fast", dense, truth).mean() < theirs.mean()
 
 
 @pytest.mark.parametrize("kind", ["Mixtral", "DeepseekV3"])

@@ -7,12 +7,13 @@ import huggingface_hub
 import numpy as np
 import pytest
 import torch
-from helpers.support import byte_tokenizer, one_by_one, tiny_llama
+from helpers.support import PACKAGED, byte_tokenizer, one_by_one, tiny_llama
 from transformers import AutoModelForCausalLM
 
 from fastreader import Reader
 from fastreader.cli.options import model_settings
 from fastreader.core.progress import silence_progress_bars
+from fastreader.data.files import cache_dir
 from fastreader.errors import (
     FastreaderError,
     InputError,
@@ -24,6 +25,7 @@ from fastreader.errors import (
 from fastreader.models.loading import decide, find
 from fastreader.models.loading.load import load
 from fastreader.models.loading.options import LoadOptions
+from fastreader.models.loading.packaged import is_cached
 from fastreader.models.machine import arithmetic
 
 
@@ -38,56 +40,69 @@ def hub_cache(home, name="someone/tiny"):
     return snapshot
 
 
-LOAD = (
-    "import socket, sys, time\n"
-    "time.sleep = lambda seconds: None\n"  # the hub client waits between attempts
-    "def refuse(*a, **k): raise ConnectionError('network touched')\n"
-    "socket.socket.connect = refuse; socket.getaddrinfo = refuse\n"
-    "from fastreader import Reader\n"
-    "print(Reader.load('someone/tiny', device='cpu').loglikelihood([('ab', 'c')])[0].num_tokens)\n"
-)
+LOAD = """
+import os, socket, sys, time
+time.sleep = lambda seconds: None  # the hub client waits between attempts
+def refuse(*a, **k): raise ConnectionError("network touched")
+socket.socket.connect = refuse; socket.getaddrinfo = refuse
+from fastreader import Reader
+from fastreader.errors import FastreaderError
+cache, *names = sys.argv[1:]
+for name in names:
+    if "/" not in name:
+        os.environ["FASTREADER_CACHE"] = cache
+    try:
+        print(Reader.load(name, device="cpu").loglikelihood([("ab", "c")])[0].num_tokens)
+    except FastreaderError as error:
+        print(type(error).__name__, *str(error).split())
+"""
 
 
-def load_in_a_process(home):
-    return subprocess.run(
-        [sys.executable, "-c", LOAD],
+@pytest.fixture(scope="module")
+def loaded_alone(tmp_path_factory):
+    """What a process without a network prints of each cached model."""
+    home = tmp_path_factory.mktemp("home")
+    for name in ("whole", "incomplete", "pickled", "sharded", "damaged"):
+        snapshot = hub_cache(home, f"someone/{name}")
+        if name in ("incomplete", "pickled", "sharded"):
+            (snapshot / "model.safetensors").unlink()
+    damage = sharded('{"weight_map": {"a')
+    damage(snapshot)
+    for name, file in (("pickled", "pytorch_model.bin"), ("sharded", "pytorch_model-00001-of-00001.bin")):
+        (snapshot,) = (home / "hub" / f"models--someone--{name}" / "snapshots").iterdir()
+        torch.save(tiny_llama().state_dict(), snapshot / file)
+    index = {"metadata": {}, "weight_map": dict.fromkeys(tiny_llama().state_dict(), file)}
+    (snapshot / "pytorch_model.bin.index.json").write_text(json.dumps(index))
+    names = [*(f"someone/{name}" for name in ("whole", "incomplete", "pickled", "sharded", "damaged"))]
+    names += [PACKAGED] * is_cached(PACKAGED)
+    environment = {"PATH": "/usr/bin:/bin", "PYTHONPATH": os.environ.get("PYTHONPATH", ""), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", LOAD, cache_dir(), *names],
+        env={**environment, "HF_HOME": str(home), "HOME": str(home)},
         capture_output=True,
         text=True,
         check=False,
-        env={
-            "HF_HOME": str(home),
-            "PATH": "/usr/bin:/bin",
-            "HOME": str(home),
-            "PYTHONPATH": os.environ.get("PYTHONPATH", ""),
-        },
     )
-
-
-def test_a_hub_model_in_the_cache_touches_no_network(tmp_path):
-    hub_cache(tmp_path)
-    done = load_in_a_process(tmp_path)
     assert done.returncode == 0, done.stderr
-    assert done.stdout == "1\n"
+    return dict(zip(names, done.stdout.splitlines(), strict=True))
 
 
-def test_an_incomplete_hub_cache_goes_online_and_reports_the_failure(tmp_path):
-    (hub_cache(tmp_path) / "model.safetensors").unlink()
-    done = load_in_a_process(tmp_path)
-    assert done.returncode != 0
-    assert "ModelNotFoundError" in done.stderr
+@pytest.mark.parametrize("name", ["whole", "pickled", "sharded"])
+def test_a_hub_model_in_the_cache_touches_no_network(loaded_alone, name):
+    assert loaded_alone[f"someone/{name}"] == "1"
 
 
-@pytest.mark.parametrize("sharded", [False, True])
-def test_a_hub_model_of_pickled_weights_touches_no_network(tmp_path, sharded):
-    snapshot = hub_cache(tmp_path)
-    (snapshot / "model.safetensors").unlink()
-    name = "pytorch_model-00001-of-00001.bin" if sharded else "pytorch_model.bin"
-    torch.save(tiny_llama().state_dict(), snapshot / name)
-    if sharded:
-        index = {"metadata": {}, "weight_map": dict.fromkeys(tiny_llama().state_dict(), name)}
-        (snapshot / "pytorch_model.bin.index.json").write_text(json.dumps(index))
-    done = load_in_a_process(tmp_path)
-    assert done.returncode == 0, done.stderr
+def test_a_packaged_reader_in_the_cache_touches_no_network(loaded_alone, packaged_folder):
+    assert loaded_alone[PACKAGED] == "1"
+
+
+def test_an_incomplete_hub_cache_goes_online_and_reports_the_failure(loaded_alone):
+    assert loaded_alone["someone/incomplete"].startswith("ModelNotFoundError")
+
+
+def test_a_damaged_index_in_the_hub_cache_is_named(loaded_alone):
+    told = loaded_alone["someone/damaged"]
+    assert told.startswith("ModelFileError") and "index.json: damaged" in told
 
 
 @pytest.fixture
@@ -309,13 +324,6 @@ def test_a_lack_of_memory_during_a_load_is_named(folder, monkeypatch):
     monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", exhausted)
     with pytest.raises(OutOfBudgetError, match=r"the model does not fit in memory.*27 GB"):
         load_folder(folder)
-
-
-def test_a_damaged_index_in_the_hub_cache_is_named(tmp_path):
-    snapshot = hub_cache(tmp_path)
-    sharded('{"weight_map": {"a')(snapshot)
-    done = load_in_a_process(tmp_path)
-    assert "ModelFileError" in done.stderr and "index.json: damaged" in done.stderr
 
 
 def test_an_adapter_beside_the_weights_is_merged(folder):

@@ -140,7 +140,7 @@ def folder(tmp_path):
 
 
 def test_readers_loaded_by_several_threads_at_once_are_the_same(folder):
-    check_same(folder, loads_at_once(folder, 8, 2), 16)
+    check_same(folder, loads_at_once(folder, 8, 1), 8)
 
 
 @pytest.mark.fuzz

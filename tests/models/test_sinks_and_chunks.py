@@ -90,12 +90,13 @@ def test_what_is_new_changes_these_texts(family):
 
 
 def greedy(model, prompts, new_tokens):
-    """Return transformers' greedy texts, without the end of text."""
+    """Return transformers' greedy texts, without the end of text. Prompts of one length are a batch."""
+    batches = [prompts] if len({len(prompt) for prompt in prompts}) == 1 else [[prompt] for prompt in prompts]
     out = []
-    for prompt in prompts:
-        ids = torch.tensor([prompt])
-        text = model.generate(ids, max_new_tokens=new_tokens, do_sample=False, pad_token_id=1)[0, len(prompt) :]
-        out.append([t for t in text.tolist() if t != 1])
+    for batch in batches:
+        ids = torch.tensor(batch)
+        texts = model.generate(ids, max_new_tokens=new_tokens, do_sample=False, pad_token_id=1)[:, ids.shape[1] :]
+        out += [[t for t in text if t != 1] for text in texts.tolist()]
     return out
 
 
@@ -109,8 +110,8 @@ def test_greedy_texts_equal_transformers(family):
     shared = rng.integers(2, 261, 60).tolist()
     together = [[*shared, t] for t in range(20, 34)]
     for prompts in (apart, together):
-        got = [texts[0].token_ids for texts in reader.generate(prompts, max_new_tokens=20)]
-        assert list(map(list, got)) == greedy(model, prompts, 20)
+        got = [texts[0].token_ids for texts in reader.generate(prompts, max_new_tokens=12)]
+        assert list(map(list, got)) == greedy(model, prompts, 12)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -144,12 +145,22 @@ def test_deterministic_readers_of_dense_models(precision):
         np.testing.assert_array_equal(mine[0].token_logprobs, theirs[0].token_logprobs)
 
 
+WAYS = [(dtype, precision) for dtype in (torch.bfloat16, torch.float32) for precision in ("fast", "high", "exact")]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_no_right_model_is_refused(family):
+    """Each type and precision, with one of the factors."""
+    for at, (dtype, precision) in enumerate(WAYS, list(FAMILIES).index(family)):
+        assert load(tiny(family, FACTORS[at % 3]).to(dtype), precision).describe()["check"] == "full"
+
+
+@pytest.mark.fuzz
 @pytest.mark.parametrize("factor", FACTORS)
 @pytest.mark.parametrize("family", FAMILIES)
-def test_no_right_model_is_refused(family, factor):
-    for dtype in (torch.bfloat16, torch.float32):
-        for precision in ("fast", "high", "exact"):
-            assert load(tiny(family, factor).to(dtype), precision).describe()["check"] == "full"
+def test_no_right_model_is_refused_with_any_factor(family, factor):
+    for dtype, precision in WAYS:
+        assert load(tiny(family, factor).to(dtype), precision).describe()["check"] == "full"
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -158,10 +169,16 @@ def test_no_wrong_pass_is_accepted(family):
     reader = load(tiny(family, FACTORS[at % 3]).bfloat16(), ("fast", "high", "exact")[(at + 1) % 3])
     sequences = random_sequences(np.random.default_rng(1), 261)
     right = np.concatenate(reader.score(sequences).token_logprobs)
+    chunked = {"window_wider", "window_narrower", "no_window", "chunk_as_window"}
+    sunk = {"no_sinks", "sinks_of_the_next_head", "sinks_of_the_other_sign"}
+    wanted = chunked if family.startswith("Llama4") else sunk | {"slopes"}
+    wanted |= {"temperature_by_place", "slopes"} if family == "Llama4" else set()
     missed, refused = {}, set()
     for name, mutant in MUTANTS.items():
         with mutant(reader.local_model.model):
             moved = np.abs(np.concatenate(reader.score(sequences).token_logprobs) - right).max()
+            if moved == 0 and name not in wanted:  # this family has no such part
+                continue
             try:
                 check(reader.local_model.model)
             except UnsupportedModelError:
@@ -170,10 +187,7 @@ def test_no_wrong_pass_is_accepted(family):
                 if moved > MOVED:
                     missed[name] = moved
     assert missed == {}
-    chunked = {"window_wider", "window_narrower", "no_window", "chunk_as_window"}
-    sunk = {"no_sinks", "sinks_of_the_next_head", "sinks_of_the_other_sign"}
-    wanted = chunked if family.startswith("Llama4") else sunk | {"slopes"}
-    assert wanted | ({"temperature_by_place", "slopes"} if family == "Llama4" else set()) <= refused
+    assert wanted <= refused
     check(reader.local_model.model)  # the mutants are gone
 
 

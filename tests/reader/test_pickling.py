@@ -1,7 +1,6 @@
 """Readers pickle by reference: what they were loaded from, and no weights."""
 
 import copy
-import multiprocessing
 import os
 import pickle
 import shutil
@@ -20,10 +19,6 @@ REQUESTS = [("Which river is long? ", "The Nile"), ("Which river", " is wide?")]
 
 def logprobs(reader):
     return [result.logprob for result in reader.loglikelihood(REQUESTS)]
-
-
-def describe_and_score(reader, answers):
-    answers.put((reader.describe(), repr(reader), logprobs(reader)))
 
 
 def save(folder, **options):
@@ -54,19 +49,6 @@ def test_a_reader_is_loaded_again_with_its_arguments(model, options):
     assert again.describe() == about and repr(again) == repr(reader)
     assert logprobs(again) == logprobs(reader)
     assert pickle.dumps(again) == pickled
-
-
-def test_another_process_loads_its_own(model):
-    reader = Reader.load(model, precision="exact")
-    context = multiprocessing.get_context("spawn")
-    answers = context.Queue()
-    process = context.Process(target=describe_and_score, args=(reader, answers))
-    process.start()
-    about, shown, found = answers.get(timeout=120)
-    process.join(60)
-    assert process.exitcode == 0
-    assert about == {**reader.describe(), "check": "quick"} and shown == repr(reader)
-    assert found == pytest.approx(logprobs(reader), abs=1e-9)
 
 
 def test_a_relative_path_is_found_from_elsewhere(tmp_path, monkeypatch):

@@ -40,7 +40,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("vocabulary", [1, 5, 256, 257, 3000])
+@pytest.mark.parametrize("vocabulary", [1, 5, 256, 257, 700])
 @pytest.mark.parametrize("sampling", CASES, ids=str)
 def test_every_tokens_share_is_its_probability(sampling, vocabulary):
     """Numbers on a fine grid: each token must take its probability's share of them, and no other token any."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import multiprocessing
 import os
-import subprocess
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -187,36 +185,6 @@ def test_a_session_in_use_during_a_fork_is_closed_in_the_child(tiny_reader):
         done.set()
         holder.join()
         busy.close(), idle.close()
-
-
-FORK = """
-import os, sys
-sys.path[:0] = {path!r}
-import torch
-from helpers.support import byte_tokenizer, tiny_llama
-from test_threads import scored
-from fastreader import Reader
-assert torch.get_num_threads() == 2
-reader = Reader.load((tiny_llama(), byte_tokenizer()), device="cpu", precision={precision!r}, deterministic=True)
-alone = scored(reader)
-torch.randn(512, 512) @ torch.randn(512, 512)  # PyTorch's threads exist now
-child = os.fork()
-if child == 0:
-    os._exit(0 if scored(reader) == alone else 3)
-_, status = os.waitpid(child, 0)
-assert scored(reader) == alone
-sys.exit(os.waitstatus_to_exitcode(status))
-"""
-
-
-@can_fork
-@pytest.mark.parametrize("precision", ["exact"])
-def test_a_child_of_a_parent_with_two_threads(precision):
-    """OpenMP's threads do not survive a fork, and waiting for them would hang."""
-    environment = os.environ | {"OMP_NUM_THREADS": "2"}
-    script = FORK.format(path=sys.path, precision=precision)
-    done = subprocess.run([sys.executable, "-c", script], env=environment, timeout=120, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
 
 
 @can_fork

@@ -37,11 +37,11 @@ def reader_of(family: str, precision: str = "fast", products: str = "auto") -> R
 
 
 def written(reader, prompts=PROMPTS, **options) -> list[list[tuple[list[int], list[float]]]]:
-    options = {"max_new_tokens": 25, "token_logprobs": True} | options
+    options = {"max_new_tokens": 12, "token_logprobs": True} | options
     return [[(text.token_ids, text.token_logprobs) for text in texts] for texts in reader.generate(prompts, **options)]
 
 
-ENDING = {"max_new_tokens": 90, "stop": list("aeiostn \n")}
+ENDING = {"max_new_tokens": 60, "stop": list("aeiostn \n")}
 WAYS = {
     "one text": lambda r: written(r, PROMPTS[:1]),
     "several": written,
