@@ -233,6 +233,8 @@ def memory():
         ),
         ("/v1/read", {"question": "q", "passages": list("abcdefghij"), "permutations": "latin:90000"}, "at most 100"),
         ("/rerank", {"query": "q", "documents": ["a"] * 700, "method": "pairwise"}, "at most 100 documents"),
+        ("/v1/read", {"question": "q", "passages": ["ab " * 2_000_000]}, "passages.0.: expected at most"),
+        ("/rerank", {"query": "q", "documents": ["x", "ab " * 2_000_000]}, "documents.1.: expected at most"),
         ("/rerank", {"query": "q", "documents": ["a" * 20_000] * 90, "method": "pairwise"}, "characters"),
         (
             "/v1/completions",
@@ -305,7 +307,7 @@ def test_a_request_that_never_begins_is_closed(tiny_reader):
 def test_a_client_that_reads_nothing_is_counted_and_closed(tiny_reader):
     with serving(tiny_reader, timeout=0.5, max_body_bytes=8 << 20) as client:
         where = client.base_url.host, client.base_url.port
-        documents = ["a" * 200] * 3 + [" " * 3_500_000]
+        documents = ["a" * 200] * 3 + [" " * 125_000] * 28
         body = json.dumps({"query": "q", "documents": documents, "return_documents": True, "method": "retriever"})
         slow = socket.socket()
         slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)

@@ -88,13 +88,14 @@ class ServerPool:
 
 MOST_ORDERINGS = 100
 MOST_COMPARED = 100  # documents that are compared in pairs
+CHARACTERS = 64  # of a document for each token of the context; what does not fit is cut, but takes memory before
 MOST_READ = 10_000_000  # characters of documents in all pairs
 
 
 def answer_rerank(request: RerankRequest, reader: PackedReader, pooled: ServerPool) -> Any:
     """Return the documents in order of relevance, and pool what MoI scores for a reader without a calibration."""
     given = request.documents if request.texts is None else request.texts
-    documents = _passages(given, "documents" if request.texts is None else "texts")
+    documents = _passages(reader, given, "documents" if request.texts is None else "texts")
     if request.max_tokens_per_doc is not None:
         documents = [_cut(reader, passage, request.max_tokens_per_doc) for passage in documents]
     if request.method.replace("_", "-") == "pairwise":
@@ -121,7 +122,7 @@ def answer_score(request: ScoreRequest, reader: PackedReader) -> dict[str, Any]:
     """Return the relevance of each pair, with the documents of equal queries ranked together."""
     queries = [request.queries] if isinstance(request.queries, str) else request.queries
     given = request.documents if isinstance(request.documents, list) else [request.documents]
-    documents = _passages(given, "documents")
+    documents = _passages(reader, given, "documents")
     count = max(len(queries), len(documents))
     fits = all(len(side) in (1, count) for side in (queries, documents))
     expect(fits, "documents", f"one, or one for each of {len(queries)} queries", f"{len(documents)} documents")
@@ -142,7 +143,7 @@ def answer_score(request: ScoreRequest, reader: PackedReader) -> dict[str, Any]:
 def answer_read(request: ReadRequest, reader: PackedReader, pooled: ServerPool) -> dict[str, Any]:
     """Return what each order of the passages makes of the answer, and what the passages are worth."""
     started = time.perf_counter()
-    passages = _passages(request.passages, "passages", allow_blank=False)
+    passages = _passages(reader, request.passages, "passages", allow_blank=False)
     count = named_count(request.permutations, len(passages))
     expect(count <= MOST_ORDERINGS, "permutations", f"at most {MOST_ORDERINGS} orderings", count)
     design = resolve(request.permutations, len(passages), request.seed)
@@ -207,10 +208,13 @@ def answer_read(request: ReadRequest, reader: PackedReader, pooled: ServerPool) 
     }
 
 
-def _passages(given: list[Any], name: str, *, allow_blank: bool = True) -> list[Passage]:
-    """Return passages whose texts and titles UTF-8 can hold, unlike the halves of surrogate pairs that JSON can."""
+def _passages(reader: PackedReader, given: list[Any], name: str, *, allow_blank: bool = True) -> list[Passage]:
+    """Return passages whose texts and titles UTF-8 can hold, and which are not many times as long as the context."""
+    most = None if reader.max_length is None else CHARACTERS * reader.max_length
     passages = as_passages(given, name=name, allow_blank=allow_blank)
     for i, passage in enumerate(passages):
+        expected = f"at most {most} characters, {CHARACTERS} for each token of the context"
+        expect(most is None or len(passage.text) <= most, f"{name}[{i}]", expected, len(passage.text))
         for field in ("text", "title"):
             with rejecting(f"{name}[{i}]: {field}: expected text that UTF-8 can hold", UnicodeEncodeError):
                 getattr(passage, field).encode()

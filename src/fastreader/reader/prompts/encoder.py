@@ -8,7 +8,7 @@ import json
 import logging
 import re
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ from fastreader.core.forks import repair_in_children
 from fastreader.core.protocol import TextOrTokens
 from fastreader.errors import FastreaderError, InputError, UnsupportedModelError
 
+_TOGETHER = 200_000  # characters that are encoded in one call
 _REMEMBERED = 512  # texts of templates whose tokens are kept
 logger = logging.getLogger(__name__)
 _DRAWS = ("dropout", "alpha", "nbest_size")  # settings of a tokenizer's model that are for training
@@ -336,11 +337,11 @@ class TextEncoder:
                     f"expected text that UTF-8 can hold, got half a surrogate pair at character {half.start()} of "
                     f"{text[:60]!r}"
                 )
+        tokens: list[list[int]] = []
         try:
             with self._lock:
-                tokens: list[list[int]] = self._own(
-                    list(texts), add_special_tokens=special, split_special_tokens=not trusted
-                )["input_ids"]
+                for part in _parts(texts):
+                    tokens += self._own(part, add_special_tokens=special, split_special_tokens=not trusted)["input_ids"]
         except BaseException as error:
             if type(error).__name__ != "PanicException":  # of Rust, which is no Exception
                 raise
@@ -374,6 +375,20 @@ class TextEncoder:
         if not apart:
             raise UnsupportedModelError("no anchor text stays apart from what follows it in this tokenizer")
         return apart
+
+
+def _parts(texts: Sequence[str]) -> Iterator[list[str]]:
+    """Yield the texts in lists of limited size, since a tokenizer takes a hundred times the memory of a text."""
+    part: list[str] = []
+    size = 0
+    for text in texts:
+        if part and size + len(text) > _TOGETHER:
+            yield part
+            part, size = [], 0
+        part.append(text)
+        size += len(text)
+    if part:
+        yield part
 
 
 def _private_copy(tokenizer: Any) -> Any:
