@@ -331,9 +331,9 @@ def test_bad_prompts_are_refused(tiny_reader, prompts, message):
 
 def test_logits_that_are_none_are_an_error():
     broken = tiny_llama()
-    reader = Reader.load((broken, byte_tokenizer()), precision="exact")
     with torch.no_grad():
         broken.lm_head.weight[7] = float("nan")
+    reader = Reader.load((broken, byte_tokenizer()), precision="exact", check="off")
     with pytest.raises(NumericsError, match="not finite"):
         reader.generate([SHARED])
 
