@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from fastreader.errors import EngineError, UnsupportedImplementationError
-from fastreader.reader.remote.replies import Choice, Completion, Logprobs, Reply, SglangReply
+from fastreader.reader.remote.replies import Completion, EngineChoice, Logprobs, Reply, SglangReply
 
 
 @dataclass(frozen=True)
@@ -180,8 +180,8 @@ DIALECTS: dict[str, Dialect] = {dialect.name: dialect for dialect in (Dialect(),
 PROBES = {"vllm": "/version", "sglang": "/get_model_info", "llamacpp": "/props"}  # paths that only they answer
 
 
-def _choice(reply: Completion) -> Choice:
-    return reply.choices[0] if reply.choices else Choice()
+def _choice(reply: Completion) -> EngineChoice:
+    return reply.choices[0] if reply.choices else EngineChoice()
 
 
 def _added(read: int | None, count: int) -> EngineError:

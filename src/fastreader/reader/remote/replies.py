@@ -67,7 +67,7 @@ class PromptLogprob(Reply):
     logprob: LogProbability
 
 
-class Choice(Reply):
+class EngineChoice(Reply):
     """One text of a completion."""
 
     index: Count = 0
@@ -82,7 +82,7 @@ class Choice(Reply):
 class Completion(Reply):
     """The reply to `/v1/completions`."""
 
-    choices: list[Choice] = []
+    choices: list[EngineChoice] = []
     usage: Usage | None = None
 
     @property

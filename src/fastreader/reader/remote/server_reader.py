@@ -24,7 +24,15 @@ from fastreader.reader.generation.text_so_far import Stops
 from fastreader.reader.loglikelihood import ScoreReader
 from fastreader.reader.prompts.encoder import TextEncoder
 from fastreader.reader.remote.dialects import DIALECTS, PROBES, Scored
-from fastreader.reader.remote.replies import Choice, Completion, Logprobs, ReplyType, ServedModel, ServedModels, parse
+from fastreader.reader.remote.replies import (
+    Completion,
+    EngineChoice,
+    Logprobs,
+    ReplyType,
+    ServedModel,
+    ServedModels,
+    parse,
+)
 
 KEY, OPENAI_KEY = "FASTREADER_API_KEY", "OPENAI_API_KEY"  # environment variables
 _OPENAI = "api.openai.com"  # the only host that gets OpenAI's key unasked
@@ -314,7 +322,7 @@ class ServerReader(ScoreReader):
             raise EngineError(f"the engine at {self.url} gave {len(choices)} texts, expected {settings.n}")
         return [self._generation(choice, len(tokens), cut, settings) for choice in choices]
 
-    def _generation(self, choice: Choice, given: int, cut: int, settings: GenerateOptions) -> Generation:
+    def _generation(self, choice: EngineChoice, given: int, cut: int, settings: GenerateOptions) -> Generation:
         text, ids = choice.text or "", choice.token_ids
         reason = "length" if choice.finish_reason == "length" else "eos" if choice.stop_reason is None else "stop"
         tokens = self.encoder.piece(text) if ids is None else [token for token in ids if token not in self.end_tokens]
