@@ -1,4 +1,4 @@
-"""What is shown while work goes on, on a terminal and elsewhere."""
+"""What is shown during work, on a terminal and elsewhere."""
 
 import io
 import sys
