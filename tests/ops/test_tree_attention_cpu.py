@@ -165,7 +165,7 @@ def test_errors(monkeypatch):
     with pytest.raises(InputError, match="input_precision 'bf16x3' takes float32"):
         tree_attention(*doubles, subtree_end, scale=1.0, input_precision="bf16x3")
     monkeypatch.setenv("FASTREADER_CPU_ISA", "sse9")
-    with pytest.raises(RuntimeError, match="instruction set must be"):
+    with pytest.raises(InputError, match=r"FASTREADER_CPU_ISA: expected one of this machine's .*, got 'sse9'"):
         tree_attention(query.detach(), key, value, subtree_end, scale=1.0, impl="cpu")
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import json
 import logging
 import re
 from dataclasses import dataclass
@@ -17,7 +15,7 @@ from fastreader.models.loading.decide import Decision
 from fastreader.models.loading.files import guarded
 from fastreader.models.loading.find import Found
 from fastreader.models.loading.text_only import EncoderNeededError, classes_for, text_model
-from fastreader.models.rewriting import quantised
+from fastreader.models.rewriting import quantised, surgery
 from fastreader.models.rewriting.device_hooks import settled
 
 logger = logging.getLogger(__name__)
@@ -83,9 +81,8 @@ def _read_checkpoint(found: Found, decision: Decision) -> tuple[Any, Any]:
 def _read_as(automatic: Any, found: Found, decision: Decision) -> tuple[Any, Any]:
     """Return a checkpoint as a transformers class reads it, and its text model."""
     arguments: dict[str, Any] = {"dtype": decision.arithmetic.dtype, **found.access}
-    if found.config._attn_implementation not in (None, "eager", "sdpa"):  # none of them runs, so it may be any
-        arguments["config"] = copy.deepcopy(found.config)
-        arguments["config"]._attn_implementation = "eager"
+    if (config := surgery.with_eager_attention(found.config)) is not None:
+        arguments["config"] = config
     if peft_adapters.is_left_over(Path(found.source)):
         arguments["adapter_kwargs"] = {"subfolder": "none"}  # so that transformers does not find it
     scheme = getattr(found.config, "quantization_config", None)
@@ -161,7 +158,7 @@ def _tokenizer(found: Found) -> Any:
 
 def _first_split(backend: Any) -> str | None:
     """Return the regular expression by which a Rust tokenizer first splits a text, or None."""
-    settings = json.loads(backend.pre_tokenizer.__getstate__()) if getattr(backend, "pre_tokenizer", None) else {}
+    settings = surgery.pre_tokenizer_settings(backend)
     first = next(iter(settings.get("pretokenizers", [])), settings)
     pattern = first.get("pattern", {}).get("Regex")
     return pattern if isinstance(pattern, str) else None

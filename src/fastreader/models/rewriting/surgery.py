@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FunctionType, MethodType
@@ -149,6 +150,25 @@ def choose_attention(model: Any, name: str) -> str:
     before: str = model.config._attn_implementation
     model.config._attn_implementation = name
     return before
+
+
+def with_eager_attention(config: Any) -> Any:
+    """Return a copy of a config without its choice of an attention that may not be installed, None if it has no such.
+
+    None of transformers' implementations runs, so that it may be any.
+    """
+    if config._attn_implementation in (None, "eager", "sdpa"):
+        return None
+    config = copy.deepcopy(config)
+    config._attn_implementation = "eager"
+    return config
+
+
+def pre_tokenizer_settings(backend: Any) -> dict[str, Any]:
+    """Return the settings of a Rust tokenizer's pre-tokenizer, as in tokenizer.json, or nothing if it has none."""
+    part = getattr(backend, "pre_tokenizer", None)
+    settings: dict[str, Any] = json.loads(part.__getstate__()) if part is not None else {}
+    return settings
 
 
 def choose_plain_experts(model: Any) -> None:
