@@ -12,11 +12,12 @@ import torch
 from torch import nn
 
 from fastreader.models.config.windows import Chunk
+from fastreader.models.passes.decode_keys import DecodeKeys, Paths
 from fastreader.models.passes.packed_keys import PackedKeys
 from fastreader.models.passes.query_temperature import Temperature
 from fastreader.models.passes.recurrent_states import PathStates
 from fastreader.models.rewriting.experts import ScaledExperts, SortedExperts
-from fastreader.models.rewriting.fused import FusedFeedForward, FusedNorm
+from fastreader.models.rewriting.fused import FusedFeedForward, FusedNorm, FusedStep
 from fastreader.models.tree_model import TreeModel
 from fastreader.ops.recurrent import ScanPlan
 from fastreader.ops.recurrent.chains import Walks
@@ -385,3 +386,148 @@ def convolution_without_its_past(model):
 
     with patched(PathStates, "_table", forgetting):
         yield
+
+
+# Passes that go wrong beyond some length or position, or in generation only, which no short text shows in one pass.
+LATE: dict[str, Callable[[TreeModel], AbstractContextManager[None]]] = {}
+
+
+def late(name, function):
+    LATE[name] = contextmanager(function)
+
+
+def _hiding(edge):
+    """Hide keys further back than `edge` tokens, in passes and steps."""
+
+    def mutated(_model):
+        def hiding(params):
+            window = params.window
+            narrow = window is None or (not isinstance(window, Chunk) and window > edge)
+            return replace(params, window=edge) if narrow else params
+
+        attend, row_keys = DecodeKeys.attend, DecodeKeys.row_keys
+
+        def in_steps(self, layer, q, k, v, params):
+            return attend(self, layer, q, k, v, hiding(params))
+
+        def in_one_call(self, windows):
+            return row_keys(self, [edge if w is None or (isinstance(w, int) and w > edge) else w for w in windows])
+
+        with (
+            _attending(hiding),
+            patched(DecodeKeys, "attend", in_steps),
+            patched(DecodeKeys, "row_keys", in_one_call),
+        ):
+            yield
+
+    return mutated
+
+
+def _placing(change, passes=True):
+    """Change positions, in passes and steps or in steps only."""
+
+    def mutated(_model):
+        states, call = TreeModel.states, FusedStep.__call__
+
+        def placed(self, tokens, positions, keys, selected=None):
+            if passes or isinstance(keys, DecodeKeys):
+                positions = change(positions)
+            return states(self, tokens, positions, keys, selected)
+
+        def stepped(self, token_ids, positions, keys):
+            return call(self, token_ids, change(torch.from_numpy(positions)).numpy(), keys)
+
+        with patched(TreeModel, "states", placed), patched(FusedStep, "__call__", stepped):
+            yield
+
+    return mutated
+
+
+for _edge in (28, 32, 60, 140):
+    late(f"keys_hidden_beyond_{_edge}", _hiding(_edge))
+for _most in (30, 64, 200):
+    late(f"positions_clipped_at_{_most}", _placing(lambda positions, most=_most: positions.clip(max=most)))
+late("positions_wrapped_at_100", _placing(lambda positions: positions % 100))
+late("positions_of_steps_one_late", _placing(lambda positions: positions + 1, passes=False))
+late("positions_of_steps_stand_still", _placing(lambda positions: positions * 0 + positions.min(), passes=False))
+
+
+def _steps(name, change):
+    """Replace a method of `DecodeKeys` by one that gets the old one first."""
+
+    def mutated(_model):
+        before = getattr(DecodeKeys, name)
+        with patched(DecodeKeys, name, lambda self, *args, **named: change(before, self, *args, **named)):
+            yield
+
+    return mutated
+
+
+def _without_the_newest(ranges_of, self, *args, **named):
+    found = ranges_of(self, *args, **named)
+    last = found.row_ptr[1:] - 1
+    stop = found.stop.copy()
+    stop[last] = np.maximum(stop[last] - 1, found.start[last])
+    return replace(found, stop=stop)
+
+
+def _without_the_first(ranges_of, self, *args, **named):
+    found = ranges_of(self, *args, **named)
+    start, first = found.start.copy(), found.row_ptr[:-1]
+    start[first] = np.minimum(start[first] + 1, found.stop[first])
+    return replace(found, start=start)
+
+
+late("steps_without_their_newest_key", _steps("_ranges_of", _without_the_newest))
+late("steps_without_the_first_key", _steps("_ranges_of", _without_the_first))
+
+
+def _from_the_other_text(_model):
+    of = Paths.of
+    with patched(Paths, "of", classmethod(lambda _cls, tree, leaves: of(tree, leaves[::-1]))):
+        yield
+
+
+late("steps_after_the_other_text", _from_the_other_text)
+
+
+def _scaled_steps(_model):
+    attend, call = DecodeKeys.attend, FusedStep.__call__
+
+    def in_steps(self, layer, q, k, v, params):
+        return attend(self, layer, q * 1.02, k, v, params)
+
+    def in_one_call(self, *args):
+        return call(self, *args) * 1.002
+
+    with patched(DecodeKeys, "attend", in_steps), patched(FusedStep, "__call__", in_one_call):
+        yield
+
+
+late("steps_of_another_scale", _scaled_steps)
+
+
+def longer(vocabulary, longest):
+    """Two pairs of texts of almost `longest` tokens which differ at their end, and prompts of two lengths."""
+    rng = np.random.default_rng(3)
+    text = rng.integers(2, vocabulary, longest - 8).tolist()
+    texts = [text, [*text[:-6], *rng.integers(2, vocabulary, 6).tolist()]]
+    return [(context[:-40], context[-40:]) for context in texts], [texts[0][:-3], texts[1]]
+
+
+def shown(reader, sequences, prompts):
+    """The log-probabilities of texts, and tokens with theirs that are written."""
+    scores = np.concatenate(reader.score(sequences).token_logprobs)
+    written = [g for (g,) in reader.generate(prompts, max_new_tokens=5, token_logprobs=True)]
+    return scores, [(list(g.token_ids), list(g.token_logprobs)) for g in written]
+
+
+def apart(one, other):
+    """How far results are apart, in nats; a token that is another by more than rounding is counted as 1."""
+    worst = float(np.abs(one[0] - other[0]).max())
+    for (tokens, logprobs), (others, values) in zip(one[1], other[1], strict=True):
+        for token, another, x, y in zip(tokens, others, logprobs, values, strict=False):
+            worst = max(worst, abs(x - y))
+            if token != another:
+                break
+    return worst

@@ -7,7 +7,7 @@ import pytest
 import torch
 from helpers import registry
 from helpers.families import COMMON, FAMILIES, tiny
-from helpers.mutants import MUTANTS
+from helpers.mutants import LATE, MUTANTS, apart, longer, shown
 from helpers.support import byte_tokenizer, one_by_one, random_sequences, tiny_llama
 from safetensors.torch import load_file, save_file
 
@@ -40,11 +40,12 @@ NOISY = {("Mixtral", 64): 8.5e-4}
 @pytest.mark.parametrize("factor", FACTORS)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_no_right_model_is_refused(family, factor):
-    for dtype in (torch.bfloat16, torch.float32):
-        for precision in PRECISIONS:
-            reader = Reader.load((scaled(family, factor, dtype), byte_tokenizer()), device="cpu", precision=precision)
-            assert reader.describe()["check"] == "full"
-            assert reader.checked is not None and reader.checked.layer < NOISY.get((family, factor), 2e-4)
+    """Each precision and type over the factors of a family, in turn."""
+    at = list(FAMILIES).index(family) + FACTORS.index(factor)
+    for dtype, precision in ((torch.bfloat16, PRECISIONS[at % 3]), (torch.float32, PRECISIONS[(at + 1) % 3])):
+        reader = Reader.load((scaled(family, factor, dtype), byte_tokenizer()), device="cpu", precision=precision)
+        assert reader.describe()["check"] == "full"
+        assert reader.checked is not None and reader.checked.layer < NOISY.get((family, factor), 2e-4)
 
 
 def accepted(family, factor, precision):
@@ -67,6 +68,26 @@ def accepted(family, factor, precision):
                     missed[name] = moved
     check(reader.local_model.model)  # the mutants are gone
     return missed, refused
+
+
+@pytest.mark.parametrize("family", ["Llama", "GPT2", "Gemma2, window, caps", "Mixtral"])
+def test_passes_that_are_wrong_at_length_or_in_generation_are_refused(family):
+    """A draw of the table of benchmarks/check_mutants.py."""
+    precision = PRECISIONS[list(FAMILIES).index(family) % 3]
+    reader = Reader.load((scaled(family, 1), byte_tokenizer()), device="cpu", precision=precision)
+    sequences, prompts = longer(261, 300)
+    right, refused = shown(reader, sequences, prompts), 0
+    for name, mutant in LATE.items():
+        with mutant(reader.local_model.model):
+            moved = apart(right, shown(reader, sequences, prompts))
+            try:
+                check(reader.local_model.model)
+            except UnsupportedModelError:
+                refused += 1
+            else:
+                assert moved < 1e-3, name
+    assert refused >= 8
+    check(reader.local_model.model)  # the mutants are gone
 
 
 @pytest.mark.parametrize("family", FAMILIES)

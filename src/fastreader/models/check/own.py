@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import logging
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -21,6 +21,8 @@ from fastreader.models.rewriting import surgery
 _BLOCK = 1 << 24  # values of an LM head converted at a time
 _HALF = (torch.bfloat16, torch.float16)
 _OWN_ATTENTION = "fastreader_own"
+_SETTINGS = (bool, int, float, str)
+_INDICES = ("layer_idx", "layer_id", "layer_number", "training")
 _CONSTANTS = "fastreader_constants"  # mark of attention layers while they are recorded
 
 
@@ -52,6 +54,7 @@ class RecordedLayers:
         inputs, outputs: of each layer; an input that was replaced is listed as replaced.
         logprobs: of the tokens scored.
         constants: what each attention call passed to the interface.
+        plain: whether each layer maps one tensor to another of its shape, and passes on nothing else.
     """
 
     embedded: Tensor | None = None
@@ -59,6 +62,7 @@ class RecordedLayers:
     outputs: list[Tensor] = field(default_factory=list)
     logprobs: Tensor | None = None
     constants: dict[int, Constants] = field(default_factory=dict)
+    plain: bool = True
 
     def move(self, device: torch.device) -> None:
         """Bring together what layers on several devices left."""
@@ -117,6 +121,7 @@ def watched(layers: list[nn.Module], found: RecordedLayers, given: RecordedLayer
     def after(_module: nn.Module, _args: Any, output: Any) -> Any:
         own, index = output[0] if isinstance(output, (tuple, list)) else output, len(found.outputs)
         found.outputs.append(own.clone())
+        found.plain &= isinstance(output, Tensor) and own.shape == found.inputs[index].shape
         if given is None or index < len(given.outputs) - 1:
             return None
         last = given.outputs[index].to(own).reshape(own.shape)
@@ -130,13 +135,53 @@ def watched(layers: list[nn.Module], found: RecordedLayers, given: RecordedLayer
 
 
 @contextmanager
-def converted(model: Any, layers: list[nn.Module], dtype: torch.dtype) -> Iterator[None]:
+def passed_through(layers: list[nn.Module]) -> Iterator[None]:
+    """Within the block, layers return their input."""
+
+    def forward(hidden_states: Tensor, *_others: Any, **_named: Any) -> Tensor:
+        return hidden_states
+
+    kept = [(layer, vars(layer).pop("forward", None)) for layer in layers]
+    for layer in layers:
+        layer.forward = forward
+    try:
+        yield
+    finally:
+        for layer, own in kept:
+            del layer.forward
+            if own is not None:
+                layer.forward = own
+
+
+def representatives(layers: list[nn.Module]) -> list[int]:
+    """Return the first and the last layer of each kind: of the same modules, shapes and settings."""
+    kinds: dict[Any, list[int]] = {}
+    for index, layer in enumerate(layers):
+        kinds.setdefault(_kind(layer), []).append(index)
+    return sorted({index for members in kinds.values() for index in (members[0], members[-1])})
+
+
+def _kind(layer: nn.Module) -> tuple[Any, ...]:
+    def described(module: nn.Module) -> tuple[Any, ...]:
+        values = {name: value for name, value in vars(module).items() if isinstance(value, _SETTINGS)}
+        held = [(name, tuple(p.shape)) for name, p in module._parameters.items() if p is not None]
+        settings = sorted((name, repr(value)) for name, value in values.items() if name not in _INDICES)
+        return type(module).__qualname__, tuple(settings), tuple(held)
+
+    return tuple((name, described(module)) for name, module in layer.named_modules())
+
+
+@contextmanager
+def converted(
+    model: Any, layers: list[nn.Module], dtype: torch.dtype, skipped: Sequence[nn.Module] = ()
+) -> Iterator[None]:
     """Within the block, each module holds its weights in `dtype` while it runs, and as stored before and after.
 
     Only one decoder layer at a time is converted, of embeddings only the rows that are read, and of the LM head one
-    block. Parameters are replaced, not written to, so that modules that share them see nothing.
+    block. Parameters are replaced, not written to, so that modules that share them see nothing. Layers that are
+    `skipped` do not run.
     """
-    inside = {id(part) for layer in layers for part in layer.modules()}
+    inside = {id(part) for layer in (*layers, *skipped) for part in layer.modules()}
     head = model.get_output_embeddings()
     units = [(layer, list(layer.modules())) for layer in layers]
     others = [module for module in model.modules() if id(module) not in inside and module is not head]
@@ -283,7 +328,12 @@ def _recorded(model: Any, constants: dict[int, Constants]) -> Iterator[None]:
 
 @torch.inference_mode()
 def run_own(
-    model: Any, tokens: Tensor, dtype: torch.dtype, name: str, given: RecordedLayers | None = None
+    model: Any,
+    tokens: Tensor,
+    dtype: torch.dtype,
+    name: str,
+    given: RecordedLayers | None = None,
+    only: Sequence[int] | None = None,
 ) -> RecordedLayers:
     """Run a model's own modules in `dtype` on texts of one length, which do not see each other.
 
@@ -292,18 +342,26 @@ def run_own(
         tokens: int64 [B, n].
         dtype: of weights and activations.
         given: inputs that replace each layer's own, as `watched` takes them.
+        only: layers that run, the others return their input, and no log-probabilities are computed; None runs all.
 
     Returns:
         Inputs and outputs [B, n, E], log-probabilities of tokens 1..n-1 in float64, [B, n - 1].
     """
-    layers, found = decoder_layers(model, name), RecordedLayers()
+    every, found = decoder_layers(model, name), RecordedLayers()
+    layers = every if only is None else [every[index] for index in only]
+    skipped = [layer for layer in every if layer not in layers]
     with ExitStack() as stack:
-        stack.enter_context(converted(model, layers, dtype))
+        stack.enter_context(passed_through(skipped))
+        stack.enter_context(converted(model, layers, dtype, skipped))
         stack.enter_context(watched(layers, found, given))
         stack.enter_context(_recorded(model, found.constants))
         stack.enter_context(_without_advice())
         stack.enter_context(_typed(model.get_output_embeddings(), dtype))
-        logits = model(input_ids=tokens, use_cache=False).logits[:, :-1].double()
-    found.logprobs = logits.log_softmax(-1).gather(2, tokens[:, 1:, None])[..., 0]
+        if only is None:
+            logits = model(input_ids=tokens, use_cache=False).logits[:, :-1].double()
+            found.logprobs = logits.log_softmax(-1).gather(2, tokens[:, 1:, None])[..., 0]
+        else:  # the LM head of a long text would take longer than the layers
+            stack.enter_context(passed_through([model.get_output_embeddings()]))
+            model(input_ids=tokens, use_cache=False)
     found.move(tokens.device)
     return found

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from fastreader.core.tree import PrefixTree
-from fastreader.models.check.own import RecordedLayers, converted, decoder_layers, watched
+from fastreader.core.tree import IntArray, PrefixTree
+from fastreader.models.check.own import RecordedLayers, converted, decoder_layers, passed_through, watched
 from fastreader.models.config.windows import Chunk
 from fastreader.models.machine.devices import moved
+from fastreader.models.passes.decode_keys import DecodeKeys
+from fastreader.models.passes.key_values import KeyValues
 from fastreader.models.passes.packed_keys import AttentionParams, TreeKeys
 from fastreader.models.passes.query_temperature import TEMPERATURE
+from fastreader.models.passes.recurrent_states import RecurrentStates
+from fastreader.models.rewriting import surgery
 from fastreader.models.rewriting.fused import FusedAttention, FusedEnd, JoinedLinear, UpcastLinear
 from fastreader.models.tree_model import TreeModel
 
@@ -35,6 +41,19 @@ class RecordedCall(NamedTuple):
     lengths: Tensor
 
 
+@dataclass(frozen=True)
+class Step:
+    """A step of generation that is compared.
+
+    Attributes:
+        token_ids: int64 [B], of each text.
+        given: input of each layer that runs, [B, E].
+    """
+
+    token_ids: npt.NDArray[np.int64]
+    given: RecordedLayers
+
+
 @dataclass
 class Packed(RecordedLayers):
     """What a packed run found.
@@ -51,8 +70,14 @@ class Packed(RecordedLayers):
 class _RecordedKeys(TreeKeys):
     """The keys of a packed tree, which record what attention is called with."""
 
-    def __init__(self, tree: PrefixTree, device: torch.device, calls: dict[int, RecordedCall]) -> None:
-        super().__init__(tree, device)
+    def __init__(
+        self,
+        tree: PrefixTree,
+        device: torch.device,
+        calls: dict[int, RecordedCall],
+        key_values: KeyValues | None = None,
+    ) -> None:
+        super().__init__(tree, device, key_values=key_values)
         self._calls, self._device = calls, device
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, params: AttentionParams) -> Tensor:
@@ -89,10 +114,84 @@ def run_packed(model: TreeModel, tree: PrefixTree, given: RecordedLayers, exact:
             logits = head(states).double()
             targets = torch.from_numpy(tree.targets).to(model.device)
             found.head_logprobs = logits.log_softmax(-1).gather(1, targets[:, None])[:, 0]
-    found.move(model.device)
+    return _gathered(found, model.device)
+
+
+def _gathered(found: Packed, device: torch.device) -> Packed:
+    found.move(device)
     for values in (found.inputs, found.outputs):
         values[:] = [value.reshape(-1, value.shape[-1]) for value in values]
     return found
+
+
+@torch.inference_mode()
+def run_written(
+    model: TreeModel, tree: PrefixTree, given: RecordedLayers, starts: IntArray, steps: list[Step], only: Sequence[int]
+) -> tuple[Packed, list[Packed]]:
+    """Run layers of the packed pass on a tree with exact products, then on tokens written after nodes of the tree.
+
+    Args:
+        tree: packed texts.
+        given: input of each layer that runs [T, E].
+        starts: int64 [B], ascending, the nodes that texts are continued from.
+        steps: of generation.
+        only: layers that run, the others return their input.
+
+    Returns:
+        Inputs and outputs of these layers, of the tree and of each step.
+    """
+    every, found = decoder_layers(model.model, model.name), Packed()
+    layers = [every[index] for index in only]
+    key_values = KeyValues(states=RecurrentStates(starts)) if model.mixers else KeyValues()
+    written: list[Packed] = []
+    with ExitStack() as stack:
+        stack.enter_context(passed_through([layer for layer in every if layer not in layers]))
+        stack.enter_context(multiplied_exactly(model))
+        stack.enter_context(layer_by_layer(model, set(range(len(every))) - set(only)))
+        with watched(layers, found, given):
+            model.forward(tree.token_ids, tree.positions, _RecordedKeys(tree, model.device, found.calls, key_values))
+        cache = DecodeKeys(tree, key_values, starts, len(steps), row_by_row=model.deterministic)
+        for step in steps:
+            cache.begin_step()
+            written.append(Packed())
+            with watched(layers, written[-1], step.given):
+                model.forward(step.token_ids, cache.step_positions, cache)
+    return _gathered(found, model.device), [_gathered(each, model.device) for each in written]
+
+
+@contextmanager
+def layer_by_layer(model: TreeModel, silent: Collection[int] = ()) -> Iterator[None]:
+    """Within the block, a step of generation calls its layers one by one, and those at `silent` may not attend."""
+    exchange = surgery.Exchange()
+    exchange.attribute(vars(model), "_step", "compared layer by layer")
+    exchange.attribute(vars(model), "_silent_layers", model._silent_layers | frozenset(silent))
+    try:
+        yield
+    finally:
+        exchange.restore()
+
+
+@torch.inference_mode()
+def step_difference(model: TreeModel, tree: PrefixTree, starts: IntArray, tokens: list[Any]) -> float:
+    """Return how far a step in one call is from the same step layer by layer, relative to the states' size.
+
+    Args:
+        tree: the texts before.
+        starts: int64 [B], ascending, the nodes that texts are continued from.
+        tokens: int64 [B] of each step.
+    """
+    key_values, worst = KeyValues(), 0.0
+    model.forward(tree.token_ids, tree.positions, TreeKeys(tree, model.device, key_values=key_values))
+    ways = [DecodeKeys(tree, key_values, starts, len(tokens), row_by_row=model.deterministic) for _ in range(2)]
+    for step in tokens:
+        states = []
+        for cache in ways:
+            cache.begin_step()
+            with nullcontext() if cache is ways[0] else layer_by_layer(model):
+                states.append(model.forward(step, cache.step_positions, cache).double())
+        off = (states[0] - states[1]).norm(dim=-1) / states[1].norm(dim=-1).clamp_min(1e-30)
+        worst = max(worst, float(off.max()))
+    return worst
 
 
 @contextmanager
@@ -114,11 +213,12 @@ def multiplied_exactly(model: TreeModel) -> Iterator[None]:
 
 
 @contextmanager
-def short_windows(model: TreeModel, size: int) -> Iterator[None]:
+def short_windows(model: TreeModel, size: int, rotary: bool = False) -> Iterator[None]:
     """Within the block, windows, chunks and steps of a temperature wider than `size` are that wide in both passes.
 
     They are in the model's own modules and in the packed pass. A short text never reaches the edge of a window of 512
-    tokens. A window as long as the context has no edge.
+    tokens. A window as long as the context has no edge. With `rotary` the length is shortened too from which longrope
+    has other frequencies.
     """
     kept: list[tuple[Any, Any, Any]] = []
     longest = model.max_length or math.inf
@@ -135,6 +235,10 @@ def short_windows(model: TreeModel, size: int) -> Iterator[None]:
     for copy in (model.original, model.model):
         for config in {id(c): c for c in (copy.config, copy.config.get_text_config())}.values():
             shorten(vars(config), "sliding_window", "attention_chunk_size")
+            schemes = getattr(config, "rope_parameters", None) or {}
+            for scheme in (schemes, *(value for value in schemes.values() if isinstance(value, dict))):
+                if rotary and scheme.get("rope_type") == "longrope":
+                    shorten(scheme, "original_max_position_embeddings")
         for temperature in {id(t): t for m in copy.modules() if (t := getattr(m, TEMPERATURE, None))}.values():
             shorten(vars(temperature), "floor_scale")
         for module in copy.modules():

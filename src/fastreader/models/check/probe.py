@@ -19,14 +19,18 @@ from torch import Tensor
 
 from fastreader.core.tree import PrefixTree
 from fastreader.errors import ModelFileError, UnsupportedModelError
-from fastreader.models.check.own import Constants, RecordedLayers, run_own
-from fastreader.models.check.packed import Packed, run_packed, short_windows
+from fastreader.models.check.own import Constants, RecordedLayers, decoder_layers, representatives, run_own
+from fastreader.models.check.packed import Packed, Step, run_packed, run_written, short_windows, step_difference
 from fastreader.models.check.unit import activation_difference, attention_difference
 from fastreader.models.config.windows import Chunk
 from fastreader.models.rewriting.quantised import stood_in
 from fastreader.models.tree_model import TreeModel
 
-_LENGTH, _WINDOW = 24, 8
+_LENGTH, _WINDOW = 16, 8
+_LONG, _LONG_WINDOW = 256, 100  # of the long texts, beyond every edge of which they reach
+_WRITTEN = 36  # length of the texts after which a step in one call is compared
+_STEP = 1e-5  # of its states' size; they usually have the same bits
+_APART, _STEPS = 12, 2  # last tokens in which the long texts differ; of these the last are also written in steps
 _STREAM = 4 * 2.0**-24  # rounding of the residual stream, which a difference of two of its values shows
 # Largest differences with exact products. The second factor is on the model's own float32 error, for weights so large
 # that float32 itself is further off.
@@ -79,7 +83,14 @@ def check(model: TreeModel) -> Checked:
         return Checked(0.0, 0.0, None)
     model.hidden(PrefixTree.build([([0], [])]))  # how attention is reached is known after one pass
     with short_windows(model, _WINDOW):
-        return _Check(model, length).run()
+        checking = _Check(model, length)
+        found = checking.run()
+    long = min(_LONG, model.max_length or _LONG)
+    if long > _APART + _STEPS:
+        with short_windows(model, _LONG_WINDOW, rotary=True):
+            checking.run_long(long)
+            checking.run_step(min(_WRITTEN, long))
+    return found
 
 
 class _Check:
@@ -87,8 +98,11 @@ class _Check:
         self.model = model
         self.wide = torch.float64 if model.dtype == torch.float64 else torch.float32
         embedded = next(model.original.get_input_embeddings().parameters())
-        vocabulary = min(model.head.weight.shape[0], embedded.shape[0])  # an LM head may be wider
-        texts = _texts(vocabulary, length, 2 if model.mixers else 1)
+        self.vocabulary = min(model.head.weight.shape[0], embedded.shape[0])  # an LM head may be wider
+        self._read(_texts(self.vocabulary, length, 2 if model.mixers else 1))
+
+    def _read(self, texts: list[list[int]]) -> None:
+        model = self.model
         self.tokens = torch.tensor(texts, device=model.device)
         self.tree = PrefixTree.build([(text[:1], text[1:]) for text in texts])
         places, owners = _places(self.tree, len(texts[0]) - 1)
@@ -103,6 +117,7 @@ class _Check:
             given = self._packed(truth)
             exact = run_packed(self.model, self.tree, given, exact=True)
             layer, logprob = self._compare_exact(given, truth, exact)
+            self.only = self._layers(truth, exact)
         rounded = None
         if quantised:
             truth = run_own(self.model.original, self.tokens, self.wide, self.model.name)
@@ -113,20 +128,82 @@ class _Check:
             rounded = self._compare_rounded(given, truth, found, quantised)
         return Checked(layer, logprob, rounded)
 
-    def _packed(self, own: RecordedLayers) -> RecordedLayers:
-        """Return an own run's values in the order of the tree, [T, E], or [A T, E] if a model has A streams."""
+    def _layers(self, truth: RecordedLayers, exact: Packed) -> list[int]:
+        """Return the layers that long texts run: two of each kind if layers pass on states only, else all."""
+        layers = decoder_layers(self.model.original, self.model.name)
+        once = len(truth.outputs) == len(layers) and truth.plain and exact.plain and not self.model.mixers
+        chained = once and all(map(torch.equal, truth.outputs, truth.inputs[1:]))
+        shares = any(getattr(part, "is_kv_shared_layer", False) for layer in layers for part in layer.modules())
+        return representatives(layers) if chained and not shares else list(range(len(layers)))
+
+    def run_long(self, length: int) -> None:
+        """Compare two texts of this length, which share all but the last tokens, and their last tokens in steps."""
+        model, name = self.model, self.model.name
+        first, second = _texts(self.vocabulary, 2 * _APART, 1)[-2:]
+        shared = _texts(self.vocabulary, 2 * (length - _APART), 1)[0][: length - _APART]
+        second[-_APART] = (first[-_APART] + 1) % self.vocabulary
+        self._read([shared + first[-_APART:], shared + second[-_APART:]])
+        # The second text is continued a token earlier, so that the rows of a step stand at two positions.
+        ends = [self.tree.path(leaf)[-1 - _STEPS - text] for text, leaf in enumerate(self.tree.leaves.tolist())]
+        starts = np.sort(np.asarray(ends, dtype=np.int64))
+        order = np.argsort(ends)
+        row = torch.from_numpy(order).to(model.device)
+        rows = [(row, length - 1 - _STEPS - row + step) for step in range(_STEPS)]
+        with stood_in(model.original, model.model):
+            truth = run_own(model.original, self.tokens, self.wide, name, only=self.only)
+            self._require_finite(truth)
+            steps = [Step(self.tokens[at].cpu().numpy(), self._packed(truth, at)) for at in rows]
+            given = self._packed(truth)
+            exact, written = run_written(model, self.tree, given, starts, steps, self.only)
+            calls = dict(zip(truth.constants, sorted(exact.calls), strict=False))
+            self._compare_calls(truth, replace(exact, calls={at: exact.calls[layer] for at, layer in calls.items()}))
+            noise: RecordedLayers | None = None
+            runs = [("", given, exact), *((" in generation", s.given, w) for s, w in zip(steps, written, strict=True))]
+            for what, before, found in runs:
+                self._compare_embedded(before, found)
+                for at, differences in enumerate(self._updates(before, found)):
+                    most, allowed = float(differences.max()), _LAYER
+                    if not most <= allowed and self.wide == torch.float32:
+                        noise = noise or run_own(model.original, self.tokens, torch.float64, name, truth, self.only)
+                        allowed = max(allowed, _LAYER_NOISE * float(self._own_updates(truth, noise, at).max()))
+                    if not most <= allowed:
+                        self._fail(
+                            f"the update of layer {self.only[at % len(self.only)]} differs by {most:.3g} of its "
+                            f"size in texts of {length} tokens{what}",
+                            f"{allowed:.3g}",
+                        )
+
+    def run_step(self, length: int) -> None:
+        """Compare a step of generation in one call with one layer by layer, in the reader's own arithmetic."""
+        if isinstance(self.model._step, str):
+            return
+        text = _texts(self.vocabulary, length, 1)[0]
+        tree = PrefixTree.build([(text, []), (text[:-2] + text[:1], [])])
+        tokens = [self.tokens[:, step].cpu().numpy() for step in range(_STEPS)]
+        off = step_difference(self.model, tree, np.sort(tree.leaves).astype(np.int64), tokens)
+        if not off <= _STEP:
+            self._fail(f"a step of generation in one call differs by {off:.3g} of its size", f"{_STEP}")
+
+    def _packed(self, own: RecordedLayers, rows: tuple[Tensor, ...] | None = None) -> RecordedLayers:
+        """Return an own run's values in the order of the tree, [T, E], or [A T, E] if a model has A streams.
+
+        Args:
+            own: the run.
+            rows: texts and places of the values, instead of the tree's.
+        """
+        places = self.rows if rows is None else rows
 
         def picked(value: Tensor) -> Tensor:  # [B, n, E], [A, B, n, E] in Gemma 3n, [B, n, A, E] in HY V4
             texts = next(axis for axis in range(2) if value.shape[axis : axis + 2] == self.tokens.shape)
-            return value[(slice(None),) * texts + self.rows].reshape(-1, value.shape[-1])
+            return value[(slice(None),) * texts + tuple(places)].reshape(-1, value.shape[-1])
 
         inputs, outputs = ([picked(value) for value in values] for values in (own.inputs, own.outputs))
         assert own.embedded is not None
         return RecordedLayers(picked(own.embedded), inputs, outputs, own.logprobs)
 
     def _require_finite(self, truth: RecordedLayers) -> None:
-        assert truth.logprobs is not None
-        if truth.logprobs.isfinite().all() and all(o.isfinite().all() for o in truth.outputs):
+        scored = truth.logprobs is None or truth.logprobs.isfinite().all()
+        if scored and all(o.isfinite().all() for o in truth.outputs):
             return
         for name, weight in self.model.original.named_parameters():
             if not weight.isfinite().all():
@@ -143,11 +220,7 @@ class _Check:
                 own = run_own(self.model.original, self.tokens, torch.float64, self.model.name, truth)
             return own
 
-        assert given.embedded is not None and exact.embedded is not None
-        embedded = exact.embedded.reshape(given.embedded.shape).to(given.embedded.dtype)
-        off = float(((embedded - given.embedded).norm(dim=-1) / given.embedded.norm(dim=-1).clamp_min(1e-30)).max())
-        if not off <= _EMBEDDING:
-            self._fail(f"embeddings differ by {off:.3g} of their size", f"{_EMBEDDING}")
+        self._compare_embedded(given, exact)
         worst = 0.0
         for index, differences in enumerate(self._updates(given, exact)):
             most, allowed = float(differences.max()), _LAYER
@@ -169,6 +242,13 @@ class _Check:
                 self._fail(f"log-probabilities{what} differ by {most:.3g} nats", f"{allowed:.3g}")
             furthest = max(furthest, most)
         return worst, furthest
+
+    def _compare_embedded(self, given: RecordedLayers, found: Packed) -> None:
+        assert given.embedded is not None and found.embedded is not None
+        embedded = found.embedded.reshape(given.embedded.shape).to(given.embedded.dtype)
+        off = float(((embedded - given.embedded).norm(dim=-1) / given.embedded.norm(dim=-1).clamp_min(1e-30)).max())
+        if not off <= _EMBEDDING:
+            self._fail(f"embeddings differ by {off:.3g} of their size", f"{_EMBEDDING}")
 
     def _compare_calls(self, truth: RecordedLayers, exact: Packed) -> None:
         """Compare what attention was called with, its results on unit values, and activations.
