@@ -523,7 +523,7 @@ def shown(reader, sequences, prompts):
 
 
 def apart(one, other):
-    """How far results are apart, in nats; a token that is another by more than rounding is counted as 1."""
+    """Return how far results are apart, in nats, up to the first token that is another."""
     worst = float(np.abs(one[0] - other[0]).max())
     for (tokens, logprobs), (others, values) in zip(one[1], other[1], strict=True):
         for token, another, x, y in zip(tokens, others, logprobs, values, strict=False):

@@ -40,7 +40,7 @@ NOISY = {("Mixtral", 64): 8.5e-4}
 @pytest.mark.parametrize("factor", FACTORS)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_no_right_model_is_refused(family, factor):
-    """Each precision and type over the factors of a family, in turn."""
+    """Two of the precisions and types for each factor of a family."""
     at = list(FAMILIES).index(family) + FACTORS.index(factor)
     for dtype, precision in ((torch.bfloat16, PRECISIONS[at % 3]), (torch.float32, PRECISIONS[(at + 1) % 3])):
         reader = Reader.load((scaled(family, factor, dtype), byte_tokenizer()), device="cpu", precision=precision)
