@@ -1,8 +1,8 @@
 """Which wrong passes the check at load accepts, over families, sizes of weights and precisions.
 
-Every row of the report is one mutant of one reader: how far it moves results (nats) and whether the check refuses it. A
-run that is stopped continues with the rows that are missing. Ends with 1 if a mutant that moves a result by 1e-3 nats is
-accepted, or a right model refused.
+Every row of the report is one mutant of one reader: how far it moves results (nats) and whether the check refuses it.
+A run that is stopped continues with the rows that are missing. The exit status is 1 if a mutant that moves a result by
+1e-3 nats is accepted, or a right model refused.
 
     PYTHONPATH=tests python benchmarks/check_mutants.py --report mutants.jsonl [--limit 900]
 """
