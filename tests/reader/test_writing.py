@@ -71,7 +71,7 @@ def test_the_bits_of_layer_by_layer(monkeypatch, family, precision, products):
         got[way] = call(reader)
         assert len(calls) > before, way
     before = len(calls)
-    monkeypatch.setattr(reader.local_model.model, "_step", "not in this test")
+    monkeypatch.setattr(reader.local_model.model, "fused_step", "not in this test")
     assert {way: call(reader) for way, call in WAYS.items()} == got
     assert len(calls) == before
 
@@ -87,7 +87,7 @@ def test_every_instruction_set(monkeypatch, family, isa):
         if covers(reader.local_model.model.model):
             assert reader.local_model.model.writing_path == "a step in one call"
             tested.append(products)
-        monkeypatch.setattr(reader.local_model.model, "_step", "not in this test")
+        monkeypatch.setattr(reader.local_model.model, "fused_step", "not in this test")
         assert written(reader) == got
     assert tested
 

@@ -112,7 +112,7 @@ class TreeModel:
         self.config, self.mixers, self.windows = draft.config, draft.mixers, draft.windows
         self.rewrites = tuple(draft.applied)
         self.regimes = rotary_regimes(self.config)
-        self._silent_layers = layers_without_attention(self.config) | frozenset(
+        self.silent_layers = layers_without_attention(self.config) | frozenset(
             getattr(self.config, "cross_attention_layers", None) or ()  # those for images
         )
         self._before_head = before_head(self.model)
@@ -129,9 +129,9 @@ class TreeModel:
         self.logits = LogitHead(self.head, head_precision, self.logit_scale, self.logit_softcap)
         self._shapes: Shapes = {}
         self.graphs: PassGraphs | None = None
-        self._step: fused.FusedStep | str = "transformers' own modules"
+        self.fused_step: fused.FusedStep | str = "transformers' own modules"
         if self.why_not_upcast is None:
-            self._step = fused.FusedStep.of(draft)
+            self.fused_step = fused.FusedStep.of(draft)
         self.state_bytes, self._state_heads = self._measured_states()
         if graphs_wanted() and self.why_not_graphs is None:
             self.graphs = PassGraphs(self.device, self._shapes, self.scored, self.weights_a_layer)
@@ -153,7 +153,7 @@ class TreeModel:
         """How a step of generation runs, in words, for texts that do not share their prompts."""
         if self.writes_on_device:
             return "a step that chooses its tokens on the device"
-        return f"layer by layer: {self._step}" if isinstance(self._step, str) else "a step in one call"
+        return f"layer by layer: {self.fused_step}" if isinstance(self.fused_step, str) else "a step in one call"
 
     @property
     def writes_on_device(self) -> bool:
@@ -315,10 +315,10 @@ class TreeModel:
 
         Raises as `hidden`.
         """
-        if isinstance(keys, DecodeKeys) and isinstance(self._step, fused.FusedStep):
+        if isinstance(keys, DecodeKeys) and isinstance(self.fused_step, fused.FusedStep):
             row_keys = keys.row_keys(self.windows)
             if row_keys is not None and self._before_head is None:
-                return self._step(token_ids, positions, row_keys)
+                return self.fused_step(token_ids, positions, row_keys)
         upload = Upload(self.device)
         return self.run(PreparedPass(upload.add(token_ids), upload.add(positions.astype(np.int64)), keys))
 
@@ -341,7 +341,7 @@ class TreeModel:
         precision = None if self.why_not_upcast else self.products
         state = TreePass(keys, self.windows, precision, selected, context=self.max_length)
         states = state.run(self.model, tokens, positions).to(self.device)
-        state.check_calls(self.name, self._silent_layers)
+        state.check_calls(self.name, self.silent_layers)
         if self.mixers and len(state.states.calls) < len(self.mixers):
             left = sorted({layer for mixer, layer in enumerate(self.mixers) if mixer not in state.states.calls})
             raise UnsupportedModelError(f"{self.name}: the recurrences of layers {left} did not run")

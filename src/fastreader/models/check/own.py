@@ -164,7 +164,7 @@ def representatives(layers: list[nn.Module]) -> list[int]:
 def _kind(layer: nn.Module) -> tuple[Any, ...]:
     def described(module: nn.Module) -> tuple[Any, ...]:
         values = {name: value for name, value in vars(module).items() if isinstance(value, _SETTINGS)}
-        held = [(name, tuple(p.shape)) for name, p in module._parameters.items() if p is not None]
+        held = [(name, tuple(p.shape)) for name, p in module.named_parameters(recurse=False)]
         settings = sorted((name, repr(value)) for name, value in values.items() if name not in _INDICES)
         return type(module).__qualname__, tuple(settings), tuple(held)
 

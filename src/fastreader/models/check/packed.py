@@ -163,8 +163,8 @@ def run_written(
 def layer_by_layer(model: TreeModel, silent: Collection[int] = ()) -> Iterator[None]:
     """Within the block, a step of generation calls its layers one by one, and those at `silent` may not attend."""
     exchange = surgery.Exchange()
-    exchange.attribute(vars(model), "_step", "compared layer by layer")
-    exchange.attribute(vars(model), "_silent_layers", model._silent_layers | frozenset(silent))
+    exchange.attribute(vars(model), "fused_step", "compared layer by layer")
+    exchange.attribute(vars(model), "silent_layers", model.silent_layers | frozenset(silent))
     try:
         yield
     finally:

@@ -175,7 +175,7 @@ class _Check:
 
     def run_step(self, length: int) -> None:
         """Compare a step of generation in one call with one layer by layer, in the reader's own arithmetic."""
-        if isinstance(self.model._step, str):
+        if isinstance(self.model.fused_step, str):
             return
         text = _texts(self.vocabulary, length, 1)[0]
         tree = PrefixTree.build([(text, []), (text[:-2] + text[:1], [])])
