@@ -12,6 +12,7 @@ import pytest
 import torch
 from helpers.support import PACKAGED, byte_tokenizer, tiny_llama
 
+from fastreader.models.check import probe
 from fastreader.models.loading.packaged import folder_of, is_cached
 from fastreader.ops.dispatch import SERVED
 
@@ -35,6 +36,16 @@ def pytest_collection_finish() -> None:
 def pytest_unconfigure() -> None:
     """Let the interpreter's last collection find everything, as some libraries complain of what it leaves."""
     gc.unfreeze()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def shorter_check(request):
+    """Let the check at load read shorter long texts in tests of other things, which load thousands of tiny readers."""
+    if request.path.name in ("test_check.py", "test_packaged.py"):
+        yield
+        return
+    with patch.object(probe, "_LONG", 64):
+        yield
 
 
 @pytest.fixture(scope="session")
