@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fastreader.core.tree import IntArray, PrefixTree
 from fastreader.models.check.own import RecordedLayers, converted, decoder_layers, passed_through, watched
@@ -145,9 +145,10 @@ def run_written(
     key_values = KeyValues(states=RecurrentStates(starts)) if model.mixers else KeyValues()
     written: list[Packed] = []
     with ExitStack() as stack:
-        stack.enter_context(passed_through([layer for layer in every if layer not in layers]))
+        skipped = [index for index in range(len(every)) if index not in only]
+        stack.enter_context(passed_through([every[index] for index in skipped]))
         stack.enter_context(multiplied_exactly(model))
-        stack.enter_context(layer_by_layer(model, set(range(len(every))) - set(only)))
+        stack.enter_context(layer_by_layer(model, _attending(every, skipped)))
         with watched(layers, found, given):
             model.forward(tree.token_ids, tree.positions, _RecordedKeys(tree, model.device, found.calls, key_values))
         cache = DecodeKeys(tree, key_values, starts, len(steps), row_by_row=model.deterministic)
@@ -157,6 +158,15 @@ def run_written(
             with watched(layers, written[-1], step.given):
                 model.forward(step.token_ids, cache.step_positions, cache)
     return _gathered(found, model.device), [_gathered(each, model.device) for each in written]
+
+
+def _attending(layers: list[nn.Module], skipped: list[int]) -> set[int]:
+    """Return the numbers of the attention layers in decoder layers, of which LongCat's have two each."""
+    found = {
+        index: {n for m in layers[index].modules() if isinstance(n := getattr(m, "layer_idx", None), int)}
+        for index in skipped
+    }
+    return {number for index, numbers in found.items() for number in numbers or {index}}
 
 
 @contextmanager
