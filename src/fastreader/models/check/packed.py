@@ -42,7 +42,7 @@ class RecordedCall(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Step:
+class WrittenStep:
     """A step of generation that is compared.
 
     Attributes:
@@ -126,7 +126,12 @@ def _gathered(found: Packed, device: torch.device) -> Packed:
 
 @torch.inference_mode()
 def run_written(
-    model: TreeModel, tree: PrefixTree, given: RecordedLayers, starts: IntArray, steps: list[Step], only: Sequence[int]
+    model: TreeModel,
+    tree: PrefixTree,
+    given: RecordedLayers,
+    starts: IntArray,
+    steps: list[WrittenStep],
+    only: Sequence[int],
 ) -> tuple[Packed, list[Packed]]:
     """Run layers of the packed pass on a tree with exact products, then on tokens written after nodes of the tree.
 

@@ -20,7 +20,7 @@ from torch import Tensor
 from fastreader.core.tree import PrefixTree
 from fastreader.errors import ModelFileError, UnsupportedModelError
 from fastreader.models.check.own import Constants, RecordedLayers, decoder_layers, representatives, run_own
-from fastreader.models.check.packed import Packed, Step, run_packed, run_written, short_windows, step_difference
+from fastreader.models.check.packed import Packed, WrittenStep, run_packed, run_written, short_windows, step_difference
 from fastreader.models.check.unit import activation_difference, attention_difference
 from fastreader.models.config.windows import Chunk
 from fastreader.models.rewriting.quantised import stood_in
@@ -152,7 +152,7 @@ class _Check:
         with stood_in(model.original, model.model):
             truth = run_own(model.original, self.tokens, self.wide, name, only=self.only)
             self._require_finite(truth)
-            steps = [Step(self.tokens[at].cpu().numpy(), self._packed(truth, at)) for at in rows]
+            steps = [WrittenStep(self.tokens[at].cpu().numpy(), self._packed(truth, at)) for at in rows]
             given = self._packed(truth)
             exact, written = run_written(model, self.tree, given, starts, steps, self.only)
             calls = dict(zip(truth.constants, sorted(exact.calls), strict=False))
