@@ -55,15 +55,19 @@ class MissingExtraError(FastreaderError, ImportError):
     """An optional dependency is not installed. The message names what to install, and the extra that lists it."""
 
     def __init__(self, package: str, extra: str) -> None:
-        needed = " ".join(f"'{requirement}'" for requirement in _requirements(extra))
+        needed = " ".join(f"'{requirement}'" for requirement in _requirements(extra)) or package
         super().__init__(
             f"{package} is not installed; install the extra {extra} of fastreader with: pip install {needed}"
         )
 
 
 def _requirements(extra: str) -> list[str]:
-    """Return what an extra installs, which pip finds wherever fastreader itself came from."""
+    """Return what an extra installs, or nothing if fastreader runs from its source folder."""
     from importlib import metadata  # takes as long to import as fastreader itself
 
-    listed = (requirement.partition(";") for requirement in metadata.requires("fastreader") or [])
+    try:
+        requirements = metadata.requires("fastreader") or []
+    except metadata.PackageNotFoundError:
+        return []
+    listed = (requirement.partition(";") for requirement in requirements)
     return [needed.strip() for needed, _, when in listed if re.search(rf"extra == ['\"]{re.escape(extra)}['\"]", when)]
