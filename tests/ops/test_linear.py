@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from fastreader.errors import InputError, UnsupportedImplementationError
 from fastreader.ops import extension
 from fastreader.ops.linear import PackedWeight, linear, linear_add, linear_gated, prepare
+from fastreader.ops.linear.cpu import concatenate
 from fastreader.ops.pointwise import gate
 
 no_extension = pytest.mark.skipif(extension.why_missing() is not None, reason=str(extension.why_missing()))
@@ -326,3 +327,27 @@ def test_opcheck_of_sums_and_gates():
     )
     arguments = (x, packed.data, 64, bias, "silu", True, None, "bf16", "auto")
     torch.library.opcheck(torch.ops.fastreader.linear_gated, arguments)
+
+
+@no_extension
+@pytest.mark.parametrize("isa", available())
+@pytest.mark.parametrize("weight_dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("precision", ["fast", "high", "float32", "int16"])
+def test_concatenated_weights_are_those_packed_together(monkeypatch, isa, weight_dtype, precision):
+    """The bytes are the same, and the weights become parts of the whole, if the layout is whole panels in a row."""
+    monkeypatch.setenv("FASTREADER_CPU_ISA", isa)
+    if precision in ("float32", "int16") and isa not in available(products=True):
+        precision = "fast"
+    weights = [inputs(1, 70, width, weight_dtype, seed=width)[1] for width in (64, 32, 96)]
+    packed, together = [prepare(weight, precision) for weight in weights], prepare(torch.cat(weights), precision)
+    found = concatenate(packed)
+    if precision == "int16" or (precision == "high" and weight_dtype == torch.float32):
+        assert found is None
+        return
+    whole, parts = found
+    assert torch.equal(whole.data, together.data) and whole.width == together.width and whole.layout == together.layout
+    assert {part.data.untyped_storage().data_ptr() for part in parts} == {whole.data.untyped_storage().data_ptr()}
+    for part, before in zip(parts, packed, strict=True):
+        assert torch.equal(part.data, before.data) and part.width == before.width
+    assert concatenate([prepare(weights[0][:40], precision), packed[0]]) is None  # not whole panels
+    assert concatenate([weights[0], packed[0]]) is None

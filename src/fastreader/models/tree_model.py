@@ -279,7 +279,7 @@ class TreeModel:
         self.original = None
         for module in self.model.modules():
             if isinstance(module, (fused.UpcastLinear, fused.JoinedLinear)):
-                module.stored = ()
+                module.release()
 
     def hidden(
         self,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -13,6 +14,8 @@ from fastreader.ops import extension
 from fastreader.ops.extension import LIBRARY, define
 from fastreader.ops.linear.blocks import BlockTensor, BlockWeight
 
+_PANEL = 32  # rows
+_TERMS_APART = ("high", "float32")  # all panels of the first bfloat16 term, then all panels of the second
 GATE_MULTIPLE = 64  # rows of a gated weight come in multiples of two panels of 32
 _LAYOUT = "str? input_precision, str weight_type, str isa"  # of a packed weight
 LIBRARY.define("linear_pack(Tensor weight, str? input_precision, str isa) -> Tensor")  # type: ignore[no-untyped-call]
@@ -73,6 +76,25 @@ class PackedWeight:
 
 def _input_precision(precision: str) -> str | None:
     return {"high": "bf16x3", "float32": "float32", "int16": "int16"}.get(precision)
+
+
+def concatenate(weights: Sequence[Tensor | PackedWeight]) -> tuple[PackedWeight, list[PackedWeight]] | None:
+    """Concatenate the rows of packed weights.
+
+    Returns:
+        The whole, and the weights as parts of its memory; None if the layout does not put whole panels in a row, as
+        with integers, whose scales depend on all rows.
+    """
+    packed = [weight for weight in weights if isinstance(weight, PackedWeight)]
+    if len(packed) < len(weights) or len({(each.depth, each.precision, each.layout) for each in packed}) > 1:
+        return None
+    first = packed[0]
+    apart = first.stored == "blocks" or first.precision == "int16" or (first.precision, first.stored) == _TERMS_APART
+    if apart or any(each.width % _PANEL for each in packed):
+        return None
+    whole = replace(first, data=torch.cat([each.data for each in packed]), width=sum(each.width for each in packed))
+    parts = torch.split(whole.data, [len(each.data) for each in packed])
+    return whole, [replace(each, data=part) for each, part in zip(packed, parts, strict=True)]
 
 
 def pack(weight: Tensor | BlockWeight, precision: str) -> PackedWeight:

@@ -77,12 +77,14 @@ def _fuse_parts(draft: Draft, trials: Trials) -> list[tuple[str, nn.Module]]:
             replaced.append((name, base.get_submodule(name)))
             replace_module(base, name, module)
 
+    for name, module in list(base.named_modules()):
+        replace(name, _norm(module) or _gated_norm(module))
+    # Each layer's input; a pass with exact products would convert every weight.
+    near, *far = [trace_attention(draft, start) for start in draft.starts]
     with ExitStack() as stack:  # rounded products would hide one activation behind another
         for module in list(base.modules()):
             if isinstance(module, UpcastLinear):
                 stack.enter_context(module.exact())
-        for name, module in list(base.named_modules()):
-            replace(name, _norm(module) or _gated_norm(module))
         modules = list(base.named_modules())
         undecided: list[tuple[str, nn.Module]] = []  # tried again after the others, from which they may take it
         for name, module in chain(modules, undecided):
@@ -91,7 +93,6 @@ def _fuse_parts(draft: Draft, trials: Trials) -> list[tuple[str, nn.Module]]:
                 undecided.append((name, module))
             else:
                 replace(name, fused)
-        near, *far = [trace_attention(draft, start) for start in draft.starts]
         for name, call in near.items():
             replace(name, _attention(draft, name, [call, *(other[name] for other in far)], stack, trials))
     return replaced
@@ -187,21 +188,24 @@ def _feed_forward(
 ) -> FusedFeedForward | None:
     children = dict(module.named_children())
     names = ["gate_up_proj"] if "gate_up_proj" in children else ["gate_proj", "up_proj"]
-    inner = [layer for child in names if (layer := draft.layers.get(f"{name}.{child}")) is not None]
+    inner = [part for child in names if isinstance(part := children.get(child), UpcastLinear)]
     down = children.get("down_proj")
     adapted = any(isinstance(child, nn.ModuleList) for child in children.values())  # Zamba2's has one a layer
     if len(inner) < len(names) or not isinstance(down, UpcastLinear) or adapted:
         return None
     joined = JoinedLinear(inner, draft.products, draft.owned)
     stack.enter_context(joined.exact())
-    expected: list[tuple[Tensor, Tensor]] = []
+    tried: list[tuple[Tensor, Tensor]] = []
 
     def agrees(activation: str) -> bool:
-        if not expected:
-            usual = _random(TOKENS, inner[0].in_features, inner[0].weight)[None]
-            expected.extend((rows, module(rows)) for rows in (usual, usual * _LARGE))
-        fused = FusedFeedForward(joined, down, activation)
-        return all(_close(fused(rows), output) for rows, output in expected)
+        if not tried:
+            weight = inner[0].stored[0].weight
+            usual = _random(TOKENS, weight.shape[1], weight)[None]
+            rows = torch.cat([usual, usual * _LARGE], dim=1)
+            tried.append((rows, module(rows)))
+        ((rows, expected),) = tried
+        got = FusedFeedForward(joined, down, activation)(rows)
+        return got.shape == expected.shape and all(map(_close, got.chunk(2, dim=1), expected.chunk(2, dim=1)))
 
     activation = trials.choose(module, ACTIVATIONS, agrees)
     return None if activation is None else FusedFeedForward(joined, down, activation)
@@ -213,18 +217,19 @@ def _attention(
     module = draft.base.get_submodule(name)
     children = dict(module.named_children())
     names = ["qkv_proj"] if "qkv_proj" in children else ["q_proj", "k_proj", "v_proj"]
-    inner = [layer for child in names if (layer := draft.layers.get(f"{name}.{child}")) is not None]
+    inner = [part for child in names if isinstance(part := children.get(child), UpcastLinear)]
     out = children.get("o_proj")
     known = {*names, "o_proj", "q_norm", "k_norm"}
     if len(inner) < len(names) or not isinstance(out, UpcastLinear) or not set(children) <= known:
         return None
     first = calls[0]
     heads, key_heads, size = first.query.shape[1], first.key.shape[1], first.query.shape[3]
-    extra = sum(i.out_features for i in inner) - (heads + 2 * key_heads) * size
+    extra = sum(part.stored[0].out_features for part in inner) - (heads + 2 * key_heads) * size
     gate = None
-    if extra == heads * size and len(inner) == 3 and can_split(inner[0], draft.products):
-        inner[0], gates = split_heads(inner[0], heads)
-        gate = UpcastLinear(gates, draft.products)
+    if extra == heads * size and len(inner) == 3 and can_split(inner[0].stored[0], draft.products):
+        queries, gates = split_heads(inner[0].stored[0], heads)
+        inner[0].hold(None)
+        inner[0], gate = UpcastLinear(queries, draft.products), UpcastLinear(gates, draft.products)
         stack.enter_context(gate.exact())
     elif extra:
         return None
@@ -241,15 +246,18 @@ def _attention(
     fused.constants = first.constants
     stack.enter_context(joined.exact())
 
+    exact: list[AttentionCall] = []
+
     def agrees(rotates: bool) -> bool:
         fused.rotates = rotates
-        if len(calls) == len(draft.starts):
-            calls.append(trace_scaled_attention(module, first, _LARGE))
-        if not all(_projects_alike(fused, call) for call in calls):
+        if not exact:
+            exact.extend(trace_scaled_attention(module, call, 1.0) for call in calls)
+            exact.append(trace_scaled_attention(module, first, _LARGE))
+        if not all(_projects_alike(fused, call) for call in exact):
             return False
         state: TreePass = first.arguments[KEYWORD]
         state.calls.clear()
-        return _close(fused(**first.arguments)[0], first.output, _SOFTMAX_TOLERANCE)
+        return _close(fused(**first.arguments)[0], exact[0].output, _SOFTMAX_TOLERANCE)
 
     rotates = trials.choose(module, (True, False), agrees, first.constants)
     if rotates is None:

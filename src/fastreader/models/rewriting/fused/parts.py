@@ -13,38 +13,66 @@ from fastreader.ops import triton_support
 from fastreader.ops.decoder_layer import Weight
 from fastreader.ops.linear import BlockTensor, PackedWeight, linear, linear_add, linear_gated, prepare
 from fastreader.ops.linear.blocks import can_join, join
+from fastreader.ops.linear.cpu import concatenate
 from fastreader.ops.pointwise import gate, rms_norm
 
 _GATED_VALUES = 2**18  # of a part: 1 MB
 
 
 class UpcastLinear(nn.Module):
-    """A linear layer on float32 activations, with its weight as stored or in the layout of the kernels."""
+    """A linear layer on float32 activations, with its weight as stored or in the layout of the kernels.
+
+    Attributes:
+        stored: the layer with the weight as stored, until the check at load is over.
+        precision: of the products.
+    """
 
     def __init__(self, layer: nn.Linear, precision: str) -> None:
         super().__init__()
         self.stored: tuple[nn.Linear, ...] = (layer,)
         self.bias = layer.bias
-        self.precision = precision
-        self._weight: Tensor | PackedWeight = prepare(layer.weight.detach(), precision)
+        self.precision = self._products = precision
+        self._weight: Tensor | PackedWeight | None = prepare(layer.weight.detach(), precision)
+        self._exact = False
         self._passes = False
+
+    @property
+    def laid_out(self) -> Tensor | PackedWeight:
+        """The weight in the layout of the products, laid out again if it was dropped."""
+        if self._weight is None:
+            self._weight = prepare(self.stored[0].weight.detach(), self._products)
+        return self._weight
+
+    @property
+    def operand(self) -> Tensor | PackedWeight:
+        """The weight as `linear` takes it now."""
+        return self.stored[0].weight.detach() if self._exact else self.laid_out
+
+    def hold(self, weight: PackedWeight | None) -> None:
+        """Use the same weight in other memory, or with None drop its layout until it is needed again."""
+        self._weight = weight
+
+    def release(self) -> None:
+        """Release the weight as stored, which the layout for the kernels replaces."""
+        self._weight = self.laid_out
+        self.stored = ()
 
     def forward(self, input: Tensor) -> Tensor:
         """Map [..., E] to [..., F]."""
         if self._passes:
             return input
         rows = input.reshape(-1, input.shape[-1])
-        return linear(rows, self._weight, self.bias, precision=self.precision).reshape(*input.shape[:-1], -1)
+        return linear(rows, self.operand, self.bias, precision=self.precision).reshape(*input.shape[:-1], -1)
 
     @contextmanager
     def exact(self) -> Iterator[None]:
         """Within the block, multiply the weight as stored in the type of the input, see `JoinedLinear.exact`."""
-        kept = self._weight, self.precision
-        self._weight, self.precision = self.stored[0].weight.detach(), "exact"
+        kept = self._exact, self.precision
+        self._exact, self.precision = True, "exact"
         try:
             yield
         finally:
-            self._weight, self.precision = kept
+            self._exact, self.precision = kept
 
     @contextmanager
     def passing(self) -> Iterator[None]:
@@ -58,24 +86,28 @@ class UpcastLinear(nn.Module):
     @property
     def packed(self) -> Weight | None:
         """The weight in the layout of the kernels, or None if they do not support it."""
-        return Weight(self._weight, self.bias) if isinstance(self._weight, PackedWeight) else None
+        weight = self.operand
+        return Weight(weight, self.bias) if isinstance(weight, PackedWeight) else None
 
     def add_to(self, sum: Tensor, rows: Tensor) -> None:
         """Add the layer's output for rows [T, E] to `sum` [T, F] in place."""
-        linear_add(sum, rows, self._weight, self.bias, precision=self.precision)
+        linear_add(sum, rows, self.operand, self.bias, precision=self.precision)
 
 
 class JoinedLinear(nn.Module):
     """Linear layers with the same input, as one product if the kernels support the packed weight or `own` is set.
 
+    The layers then hold their rows of the joined weight, or drop their layout, so that no weight is laid out twice.
+
     Args:
-        layers: the layers.
+        parts: the layers.
         precision: of the products.
         own: nobody else changes or frees the weights, so that off the CPU they may become views of one buffer.
     """
 
-    def __init__(self, layers: list[nn.Linear], precision: str, own: bool = False) -> None:
+    def __init__(self, parts: list[UpcastLinear], precision: str, own: bool = False) -> None:
         super().__init__()
+        layers = [part.stored[0] for part in parts]
         self.stored = tuple(layers)
         self.precision = precision
         self.widths = [layer.out_features for layer in layers]
@@ -84,17 +116,27 @@ class JoinedLinear(nn.Module):
         weights = [layer.weight.detach() for layer in layers]
         blocks = any(isinstance(weight, BlockTensor) for weight in weights)
         kernels = len(layers) > 1 and isinstance(prepare(weights[0][:1], precision), PackedWeight)
+        views: list[PackedWeight | None] = [None] * len(parts)
         if kernels and can_join([layer.weight for layer in layers]):
             self._weights = [prepare(BlockTensor(join([layer.weight for layer in layers])), precision)]
             self._biases = [_joined_bias(layers)]
         elif kernels and not blocks:
-            self._weights = [prepare(torch.cat(weights), precision)]
+            joined = concatenate([part.laid_out for part in parts])
+            self._weights = [prepare(torch.cat(weights), precision) if joined is None else joined[0]]
             self._biases = [_joined_bias(layers)]
+            views = views if joined is None else [*joined[1]]
         elif own and not blocks and _is_on_gpu(weights):
             self._weights, self._biases = [_share_buffer(layers)], [_joined_bias(layers)]
         else:
-            self._weights = [prepare(layer.weight.detach(), precision) for layer in layers]
+            self._weights = [part.laid_out for part in parts]
             self._biases = [None if layer.bias is None else layer.bias.detach() for layer in layers]
+            return
+        for part, view in zip(parts, views, strict=True):
+            part.hold(view)
+
+    def release(self) -> None:
+        """Release the weights as stored, which the layout for the kernels replaces."""
+        self.stored = ()
 
     @contextmanager
     def exact(self) -> Iterator[None]:

@@ -43,7 +43,7 @@ class LayerCall:
 
 
 def trace_attention(draft: Draft, start: int) -> dict[str, AttentionCall]:
-    """Return each attention layer's call, by its name, for a few tokens from position `start` with exact products."""
+    """Return each attention layer's call, by its name, for a few tokens from position `start`."""
     calls: dict[str, AttentionCall] = {}
     seen: dict[int, AttentionInputs] = {}
 
@@ -60,7 +60,7 @@ def trace_attention(draft: Draft, start: int) -> dict[str, AttentionCall]:
 
 
 def trace_scaled_attention(module: nn.Module, call: AttentionCall, factor: float) -> AttentionCall:
-    """Return the call of the same attention layer on its input times `factor`."""
+    """Return the call of the same attention layer on its input times `factor`, with products as they are now."""
     arguments = {**call.arguments, "hidden_states": call.arguments["hidden_states"] * factor}
     state: TreePass = arguments[KEYWORD]
     seen: dict[int, AttentionInputs] = {}
