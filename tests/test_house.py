@@ -19,7 +19,7 @@ import house  # noqa: E402
 
 from fastreader.errors import MissingExtraError  # noqa: E402
 
-GRAPH = house.import_graph(ROOT / "src")
+MODULES = house.files_of_modules(ROOT / "src")
 FRAMEWORKS = {f"fastreader.integrations.{name}" for name in ("dspy", "pyterrier")}  # of the extra `frameworks`
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 WITHOUT_TORCH = [
@@ -31,7 +31,7 @@ WITHOUT_TORCH = [
 
 
 def modules(package="fastreader"):
-    return sorted(name for name in GRAPH if not name.endswith("__main__"))
+    return sorted(name for name in MODULES if not name.endswith("__main__"))
 
 
 # Bars that are not reached, and where the figures stand: from here on they may only fall.

@@ -14,10 +14,14 @@ import argparse
 import ast
 import io
 import keyword
+import sys
 import tokenize
 from collections import Counter, defaultdict
 from itertools import combinations
 from pathlib import Path
+
+sys.path.append(str(Path(__file__).parent))
+import walk
 
 LINES = 6
 TOKENS = 26  # a run of fewer is fields, brackets and the like
@@ -31,7 +35,7 @@ def shapes(file: Path) -> list[tuple[int, list[str]]]:
     """Return (line number, tokens) of the lines of a file that count."""
     text = file.read_text(encoding="utf-8")
     skipped: set[int] = set()
-    for node in ast.walk(ast.parse(text)):
+    for node in ast.walk(walk.parsed(file)):
         is_text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
         if is_text or isinstance(node, ast.Import | ast.ImportFrom):
             skipped.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import ast
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 Definition = ast.FunctionDef | ast.AsyncFunctionDef
@@ -32,10 +33,16 @@ class Module:
     imports: dict[str, str] = field(default_factory=dict)
 
 
+@cache
+def parsed(file: Path) -> ast.Module:
+    """Return the syntax tree of a file, parsed once."""
+    return ast.parse(file.read_text(encoding="utf-8"))
+
+
 def read(file: Path, name: str) -> Module:
     """Return the functions, classes and imports of a file."""
     module = Module(name)
-    tree = ast.parse(file.read_text(encoding="utf-8"))
+    tree = parsed(file)
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             module.imports.update({alias.asname or alias.name: alias.name for alias in node.names})

@@ -3,10 +3,10 @@
 import copy
 import json
 import os
-import subprocess
 import sys
 import warnings
 
+import huggingface_hub
 import pytest
 import transformers
 from helpers.support import QUESTIONS, byte_tokenizer, text_pairs, tiny_llama
@@ -20,7 +20,7 @@ pytest.importorskip("lm_eval", reason="needs the extra lm-eval")
 from lm_eval.api.instance import Instance
 from lm_eval.models.huggingface import HFLM
 
-from fastreader.integrations.lm_eval import FastreaderLM
+from fastreader.integrations.lm_eval import FastreaderLM, main
 
 NATS = 1e-4
 
@@ -62,8 +62,8 @@ def test_pairs_of_the_packaged_model(packaged):
     """All 200 by `make test-integrations`. One text after the other takes the harness two minutes."""
     pairs = text_pairs()
     assert len(pairs) == 200
-    if not os.environ.get("FASTREADER_REQUIRE_FRAMEWORKS"):  # three kinds of every tenth passage, some of them greedy
-        pairs = [pair for i, pair in enumerate(pairs) if i // 3 % 10 == 3]
+    if not os.environ.get("FASTREADER_REQUIRE_FRAMEWORKS"):  # three kinds of each twentieth passage, some greedy
+        pairs = [pair for i, pair in enumerate(pairs) if i // 3 % 20 == 3]
     got = compare(packaged, pairs)
     assert any(greedy for _, greedy in got) and not all(greedy for _, greedy in got)
 
@@ -72,7 +72,7 @@ def test_rolling_of_the_packaged_model(packaged):
     """The harness sums float32 logarithms, which alone shifts a passage by 5e-4 nats: its float64 is the measure."""
     ours, single = packaged
     double = harness(copy.deepcopy(single.model).double(), single.tokenizer)
-    texts = [(passage.text,) for example in load_examples(QUESTIONS)[:2] for passage in example.passages[:3]]
+    texts = [(passage.text,) for example in load_examples(QUESTIONS)[:2] for passage in example.passages[:2]]
     got, want, rough = (
         m.loglikelihood_rolling(instances("", *texts, ("",)), disable_tqdm=True) for m in (ours, double, single)
     )
@@ -216,19 +216,17 @@ metric_list: [{{metric: acc}}]
 """
 
 
-def test_the_command_line(model, tmp_path):
+def test_the_command_line(model, tmp_path, monkeypatch, capsys):
     rows = [{"question": f"Which river {i}?", "choices": ["Nile", "Seine"], "label": i % 2} for i in range(3)]
     (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
     (tmp_path / "rivers.yaml").write_text(TASK.format(data=tmp_path / "rows.jsonl"))
     options = ["--include_path", str(tmp_path), "--tasks", "rivers", "--output_path", str(tmp_path / "out")]
     arguments = ["--model", "fastreader", "--batch_size", "4", "--device", "cpu", *options]
     given = f"pretrained={model},dtype=float32,precision=exact"
-    done = subprocess.run(
-        [sys.executable, "-m", "fastreader.integrations.lm_eval", *arguments, "--model_args", given],
-        capture_output=True, text=True, check=False, env={**os.environ, "HF_HUB_OFFLINE": "1"},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert "rivers" in done.stdout
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(sys, "argv", sys.argv[:1])
+    main([*arguments, "--model_args", given])
+    assert "rivers" in capsys.readouterr().out
     (written,) = (tmp_path / "out").rglob("results_*.json")
     results = json.loads(written.read_text())
     assert 0 <= results["results"]["rivers"]["acc,none"] <= 1

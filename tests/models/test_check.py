@@ -20,6 +20,7 @@ from fastreader.reader import reader as reading
 
 FACTORS = (1, 4, 16, 64)
 PRECISIONS = ("fast", "high", "exact")
+ARITHMETICS = [(torch.bfloat16 if at % 2 == 0 else torch.float32, PRECISIONS[at % 3]) for at in range(6)]
 MOVED = 1e-4  # nats
 
 
@@ -40,12 +41,22 @@ NOISY = {("Mixtral", 64): 8.5e-4}
 @pytest.mark.parametrize("factor", FACTORS)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_no_right_model_is_refused(family, factor):
-    """Two of the precisions and types for each factor of a family."""
-    at = list(FAMILIES).index(family) + FACTORS.index(factor)
-    for dtype, precision in ((torch.bfloat16, PRECISIONS[at % 3]), (torch.float32, PRECISIONS[(at + 1) % 3])):
-        reader = Reader.load((scaled(family, factor, dtype), byte_tokenizer()), device="cpu", precision=precision)
-        assert reader.describe()["check"] == "full"
-        assert reader.checked is not None and reader.checked.layer < NOISY.get((family, factor), 2e-4)
+    """One precision and type for each factor of a family, so that each two of them meet for some factor or family."""
+    passes_the_check(family, factor, *ARITHMETICS[(list(FAMILIES).index(family) + FACTORS.index(factor)) % 6])
+
+
+def passes_the_check(family, factor, dtype, precision):
+    reader = Reader.load((scaled(family, factor, dtype), byte_tokenizer()), device="cpu", precision=precision)
+    assert reader.describe()["check"] == "full"
+    assert reader.checked is not None and reader.checked.layer < NOISY.get((family, factor), 2e-4)
+
+
+@pytest.mark.fuzz
+@pytest.mark.parametrize(("dtype", "precision"), ARITHMETICS)
+@pytest.mark.parametrize("factor", FACTORS)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_no_right_model_is_refused_in_any_arithmetic(family, factor, dtype, precision):
+    passes_the_check(family, factor, dtype, precision)
 
 
 def accepted(family, factor, precision):

@@ -12,10 +12,15 @@ import pytest
 HERE = Path(__file__).parent
 
 
+def files_of(suite: str) -> list[str]:
+    """Return the files that mark tests for a suite, so that its process collects no others."""
+    return [str(file) for file in sorted(HERE.glob("test_*.py")) if f"mark.{suite}" in file.read_text("utf-8")]
+
+
 def run(suite: str, markers: str, **environment: str) -> None:
     pytest.importorskip("triton")
     inherited = {k: v for k, v in os.environ.items() if k not in ("TRITON_INTERPRET", "PYTEST_ADDOPTS")}
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", markers, str(HERE)]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", markers, *files_of(suite)]
     done = subprocess.run(
         command,
         env=inherited | {"FASTREADER_SUITE": suite} | environment,

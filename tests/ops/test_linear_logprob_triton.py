@@ -19,7 +19,7 @@ from fastreader.ops.linear_logprob.reference import linear_logprob_reference
 pytestmark = pytest.mark.interpreter
 SINGLE_AND_HALF = (torch.float32, torch.float16)
 SMALL = (16, 32, 16, 4, 2)
-CASES = int(os.environ.get("FASTREADER_LOGPROB_CASES", "84"))  # 500 have passed
+CASES = int(os.environ.get("FASTREADER_LOGPROB_CASES", "28"))  # 500 have passed
 
 
 def check(
@@ -77,8 +77,9 @@ def test_awkward_sizes(rows: int, width: int, vocabulary: int, dtype: torch.dtyp
     check(rows, width, vocabulary, dtype)
 
 
-@pytest.mark.parametrize("dtype", SINGLE_AND_HALF)
-@pytest.mark.parametrize("num_splits", [1, 2, 7, 1000])
+@pytest.mark.parametrize(
+    ("num_splits", "dtype"), [(1, torch.float32), (2, torch.float16), (7, torch.float32), (1000, torch.float16)]
+)
 def test_splits_of_the_vocabulary(num_splits: int, dtype: torch.dtype) -> None:
     check(20, 24, 250, dtype, num_splits=num_splits, bias=True)
 

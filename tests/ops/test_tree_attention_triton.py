@@ -79,16 +79,14 @@ SINKS = torch.tensor([0.5, -3.0, 7.0, float("-inf"), 2.0, 60.0])
 SLOPES = torch.tensor([0.5, 0.25, 0.01, 0.0, -0.1, 0.125])
 
 
-@pytest.mark.parametrize("dtype", SINGLE_AND_HALF)
-@pytest.mark.parametrize("num_splits", [1, 3])
+@pytest.mark.parametrize(("num_splits", "dtype"), [(1, torch.float32), (3, torch.float16)])
 def test_sinks(num_splits: int, dtype: torch.dtype) -> None:
     inputs = attention_inputs(*random_forest(7, 70), dtype=dtype, size=32, window=30)
     check(replace(inputs, sinks=SINKS), num_splits=num_splits)
     check(replace(inputs, sinks=SINKS, window=None, softcap=3.0), num_splits=num_splits)
 
 
-@pytest.mark.parametrize("dtype", SINGLE_AND_HALF)
-@pytest.mark.parametrize("num_splits", [1, 3])
+@pytest.mark.parametrize(("num_splits", "dtype"), [(1, torch.float16), (3, torch.float32)])
 def test_slopes(num_splits: int, dtype: torch.dtype) -> None:
     inputs = attention_inputs(*random_forest(8, 70), dtype=dtype, size=32, window=30)
     check(replace(inputs, slopes=SLOPES), num_splits=num_splits)
@@ -197,7 +195,7 @@ def test_float32_as_two_terms() -> None:
     from fastreader.ops.tree_attention.triton_config import TreeAttentionConfig
 
     worst = 0.0
-    for seed in range(8):
+    for seed in range(4):
         inputs = attention_inputs(*random_forest(seed, 70), dtype=torch.float32, heads=(3, 1), size=16, seed=seed)
         config = TreeAttentionConfig(*SMALL, split=True)
         out, lse = tree_attention_triton(inputs.context(), config=config, num_splits=1 + seed % 2)
@@ -222,7 +220,7 @@ def test_another_tree_changes_nothing() -> None:
     assert torch.equal(results[0][:50], results[1][:50])
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     climbs=st.lists(st.one_of(st.just(0), st.integers(0, 12)), min_size=1, max_size=60),
     window=st.one_of(st.none(), st.integers(1, 20)),
@@ -280,8 +278,8 @@ def test_unsupported_inputs_raise() -> None:
         tree_attention(inputs.query, inputs.key, inputs.value, inputs.subtree_end, scale=1.0, impl="triton")
 
 
-@pytest.mark.parametrize("window", [None, 9])
-def test_opcheck(window: int | None) -> None:
+@pytest.mark.parametrize(("window", "return_lse", "num_splits"), [(None, True, 1), (9, False, 2)])
+def test_opcheck(window: int | None, return_lse: bool, num_splits: int) -> None:
     from fastreader.ops.tree_attention.triton import device_schedule
     from fastreader.ops.tree_attention.triton_config import TreeAttentionConfig
 
@@ -289,7 +287,6 @@ def test_opcheck(window: int | None) -> None:
     tables = device_schedule(inputs.plan().schedule(window, 8, 16), torch.device("cpu"))
     positions = (inputs.query_positions, inputs.key_positions) if window else (None, None)
     tensors = (inputs.query, inputs.key, inputs.value, inputs.subtree_end, inputs.query_node, *positions, *tables[:3])
-    for return_lse, num_splits in ((True, 1), (False, 2)):
-        config = (return_lse, num_splits, list(TreeAttentionConfig(32, 16, 4, 2)))
-        options = (inputs.scale, window, None, torch.ones(3), torch.rand(3) if window else None)
-        torch.library.opcheck(torch.ops.fastreader.tree_attention_triton.default, (*tensors, *options, *config))
+    config = (return_lse, num_splits, list(TreeAttentionConfig(32, 16, 4, 2)))
+    options = (inputs.scale, window, None, torch.ones(3), torch.rand(3) if window else None)
+    torch.library.opcheck(torch.ops.fastreader.tree_attention_triton.default, (*tensors, *options, *config))

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from helpers.support import QUESTIONS
 
+pytestmark = pytest.mark.usefixtures("loaded_once")
 ROOT = Path(__file__).parents[2]
 SHOWN = {
     "README.md": "PermutationScores(2 orderings",
