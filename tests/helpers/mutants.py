@@ -482,6 +482,16 @@ late("steps_without_their_newest_key", _steps("_ranges_of", _without_the_newest)
 late("steps_without_the_first_key", _steps("_ranges_of", _without_the_first))
 
 
+def _lost_in_one_call(row_keys, self, windows):
+    found = row_keys(self, windows)
+    if found is None:
+        return None
+    return replace(found, ranges=[_without_the_first(lambda _self, own=own: own, self) for own in found.ranges])
+
+
+late("steps_in_one_call_without_the_first_key", _steps("row_keys", _lost_in_one_call))
+
+
 def _from_the_other_text(_model):
     of = Paths.of
     with patched(Paths, "of", classmethod(lambda _cls, tree, leaves: of(tree, leaves[::-1]))):

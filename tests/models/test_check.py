@@ -15,7 +15,9 @@ from fastreader import Reader
 from fastreader.errors import InputError, ModelFileError, UnsupportedModelError
 from fastreader.models import check as checking
 from fastreader.models.check import check, known_verdict, verdict_path
+from fastreader.models.rewriting.fused import parts
 from fastreader.ops import extension
+from fastreader.ops.linear import linear
 from fastreader.reader import reader as reading
 
 FACTORS = (1, 4, 16, 64)
@@ -99,6 +101,48 @@ def test_passes_that_are_wrong_at_length_or_in_generation_are_refused(family):
                 assert moved < 1e-3, name
     assert refused >= 8
     check(reader.local_model.model)  # the mutants are gone
+
+
+@pytest.mark.parametrize(
+    ("family", "factor", "precision"),
+    [("Ministral3, scaled queries", 1, "exact"), ("Granite", 1, "fast"), ("Qwen2", 4, "fast"), ("Qwen2", 4, "exact")],
+)
+def test_a_key_that_steps_lose_shows_whatever_its_weight(family, factor, precision):
+    reader = Reader.load((scaled(family, factor), byte_tokenizer()), device="cpu", precision=precision)
+    for name in (
+        "steps_without_their_newest_key",
+        "steps_without_the_first_key",
+        "steps_in_one_call_without_the_first_key",
+        "steps_after_the_other_text",
+    ):
+        with LATE[name](reader.local_model.model), pytest.raises(UnsupportedModelError, match="generation"):
+            check(reader.local_model.model)
+    check(reader.local_model.model)
+
+
+@pytest.mark.skipif(bool(extension.why_missing()), reason=f"no kernels: {extension.why_missing()}")
+@pytest.mark.parametrize("place", [None, 0, 13, 31])
+def test_a_product_that_erases_the_others_of_a_block_is_refused(monkeypatch, place):
+    """Massive activations come after some tokens of trained models, not in short texts of a check."""
+
+    def erasing(rows, weight, bias=None, *, precision):
+        if precision == "int16" and len(rows) and rows.shape[1] >= 32:
+            blocks = rows[:, : rows.shape[1] // 32 * 32].unflatten(1, (-1, 32))
+            massive = blocks.abs().amax(-1, keepdim=True)
+            lost = blocks.abs() < massive / 8191
+            if place is not None:  # a kernel that is wrong at one place of its registers
+                lost &= blocks[..., place : place + 1].abs() == massive
+            rows = torch.cat([blocks.masked_fill(lost, 0.0).flatten(1), rows[:, blocks[0].numel() :]], dim=1)
+        return linear(rows, weight, bias, precision=precision)
+
+    model = scaled("Llama", 1)
+    reader = Reader.load((model, byte_tokenizer()), device="cpu", precision="fast", products="int16")
+    right = np.concatenate(reader.score(random_sequences(np.random.default_rng(1), 261)).token_logprobs)
+    monkeypatch.setattr(parts, "linear", erasing)
+    other = np.concatenate(reader.score(random_sequences(np.random.default_rng(1), 261)).token_logprobs)
+    assert np.abs(other - right).max() < 1e-3, "texts of this model show it, so that the test shows nothing"
+    with pytest.raises(UnsupportedModelError, match="massive"):
+        check(reader.local_model.model)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -9,7 +9,7 @@ bfloat16.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,11 +17,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fastreader.core.tree import PrefixTree
+from fastreader.core.tree import IntArray, PrefixTree
 from fastreader.errors import ModelFileError, UnsupportedModelError
+from fastreader.models.check.massive import massive_difference
 from fastreader.models.check.own import Constants, RecordedLayers, decoder_layers, representatives, run_own
 from fastreader.models.check.packed import Packed, WrittenStep, run_packed, run_written, short_windows, step_difference
-from fastreader.models.check.unit import activation_difference, attention_difference
+from fastreader.models.check.unit import activation_difference, attention_difference, step_attention_difference
 from fastreader.models.config.windows import Chunk
 from fastreader.models.rewriting.quantised import stood_in
 from fastreader.models.tree_model import TreeModel
@@ -39,6 +40,7 @@ _LOGPROB, _LOGPROB_NOISE = 5e-5, 100.0  # nats
 _EMBEDDING = 1e-5
 _UNIT = 1e-4  # of attention and activations on unit values
 _QUERY = 1e-3  # of a query's length
+_MASSIVE = 0.1  # of a product with massive inputs, of what the other inputs give; an erased block differs by half
 _HIGH = 5e-4  # median over a layer's tokens
 _QUANTISED = 0.05  # median, of layers that may round their inputs to 8 bits; with stand-ins the bounds above hold
 _FAST, _FAST_NOISE = 1e-3, 1.5  # median, with the median of the model's own modules in bfloat16
@@ -126,6 +128,9 @@ class _Check:
         if self.model.products != "exact" or quantised:
             found = run_packed(self.model, self.tree, given, exact=False)
             rounded = self._compare_rounded(given, truth, found, quantised)
+            off = massive_difference(self.model.model, self.model.device)
+            if not off <= _MASSIVE:
+                self._fail(f"products of inputs with massive values differ by {off:.3g} of their size", f"{_MASSIVE}")
         return Checked(layer, logprob, rounded)
 
     def _layers(self, truth: RecordedLayers, exact: Packed) -> list[int]:
@@ -149,6 +154,11 @@ class _Check:
         order = np.argsort(ends)
         row = torch.from_numpy(order).to(model.device)
         rows = [(row, length - 1 - _STEPS - row + step) for step in range(_STEPS)]
+        paths = [self.tree.path(leaf) for leaf in self.tree.leaves.tolist()]
+        nodes = [
+            np.array([paths[text][len(paths[text]) - _STEPS - text + step] for text in order.tolist()])
+            for step in range(_STEPS)
+        ]
         with stood_in(model.original, model.model):
             truth = run_own(model.original, self.tokens, self.wide, name, only=self.only)
             self._require_finite(truth)
@@ -157,6 +167,7 @@ class _Check:
             exact, written = run_written(model, self.tree, given, starts, steps, self.only)
             calls = dict(zip(truth.constants, sorted(exact.calls), strict=False))
             self._compare_calls(truth, replace(exact, calls={at: exact.calls[layer] for at, layer in calls.items()}))
+            self._compare_steps(exact, starts, nodes)
             noise: RecordedLayers | None = None
             runs = [("", given, exact), *((" in generation", s.given, w) for s, w in zip(steps, written, strict=True))]
             for what, before, found in runs:
@@ -279,6 +290,19 @@ class _Check:
         off = activation_difference(self.model.original, self.model.model, self.model.device)
         if not off <= _UNIT:
             self._fail(f"activations differ by {off:.3g} on unit values", f"{_UNIT}")
+
+    def _compare_steps(self, exact: Packed, starts: IntArray, nodes: Sequence[IntArray]) -> None:
+        """Compare attention in steps on unit values, which show also a key that has little weight in the model."""
+        checked = set()
+        for layer, call in exact.calls.items():
+            terms = [None if term is None else tuple(term.tolist()) for term in (call.params.sinks, call.params.slopes)]
+            key = (call.params.scale, call.params.window, call.params.softcap, *terms, call.shapes)
+            if key in checked:
+                continue
+            checked.add(key)
+            off = step_attention_difference(self.model, self.tree, starts, nodes, call)
+            if not off <= _UNIT:
+                self._fail(f"attention of layer {layer} in generation on unit values differs by {off:.3g}", f"{_UNIT}")
 
     def _compare_rounded(self, given: RecordedLayers, truth: RecordedLayers, found: Packed, quantised: bool) -> float:
         fast = self.model.precision == "fast"

@@ -84,6 +84,11 @@ class UpcastLinear(nn.Module):
             self._passes = False
 
     @property
+    def in_kernels(self) -> bool:
+        """Whether the kernels multiply."""
+        return isinstance(self._weight, PackedWeight)
+
+    @property
     def packed(self) -> Weight | None:
         """The weight in the layout of the kernels, or None if they do not support it."""
         weight = self.operand
@@ -152,6 +157,11 @@ class JoinedLinear(nn.Module):
             yield
         finally:
             self._weights, self._biases, self.precision = kept
+
+    @property
+    def in_kernels(self) -> bool:
+        """Whether the kernels multiply."""
+        return isinstance(self._weights[0], PackedWeight)
 
     @property
     def packed(self) -> Weight | None:
