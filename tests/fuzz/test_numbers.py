@@ -75,7 +75,7 @@ class Check:
             self.subject.check_text(prompt, text.token_ids, sorted(reader.end_tokens), room)
 
 
-@fuzz(250, 10_000)
+@fuzz(120, 10_000)
 @given(st.sampled_from(TESTED), requests(), st.data())
 def test_every_way_to_ask(family, asked, data):
     check = Check(subject(family), asked, data)
