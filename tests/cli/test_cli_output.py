@@ -151,7 +151,7 @@ def test_nobody_reads_the_output_any_more(model, questions):
 
 
 def test_killed_at_any_moment_and_resumed(model, questions, tmp_path):
-    """SIGKILL while writing, twice; `make faults` has the long form. In the end exactly one result for each example."""
+    """SIGKILL while writing, twice. In the end exactly one result for each example."""
     out = tmp_path / "scores.jsonl"
     command = [*COMMAND, "score", str(questions), "-m", model, "-o", str(out), "--resume", "--max-batch-tokens", "200"]
     generator = random.Random(0)

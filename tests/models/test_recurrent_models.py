@@ -64,7 +64,7 @@ def compare_random_trees(family, count):
 
 @pytest.mark.parametrize(
     ("family", "factor"),
-    [  # families in turn with one of the factors; with both in `make fuzz`
+    [  # alternating factors; `make fuzz` runs both
         pytest.param(family, factor, marks=[pytest.mark.fuzz] * ((row + column) % 2))
         for row, family in enumerate(KINDS)
         for column, factor in enumerate((1, 4))
