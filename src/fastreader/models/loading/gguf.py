@@ -25,7 +25,7 @@ _STRING, _ARRAY = 8, 9
 _WIDTHS = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}  # bytes of the other types of values
 BLOCKS = "blocks.safetensors"  # the integers, which `gguf_weights.write` adds
 _WEIGHTS, _INDEX = "model.safetensors", "model.safetensors.index.json"
-CONVERSION = 4  # version of the conversion; folders of older versions are not used
+CONVERSION = 5  # version of the conversion; folders of older versions are not used
 
 
 def converted(path: Path) -> Path:
@@ -72,8 +72,11 @@ def convert(path: Path, folder: Path) -> None:
     import torch
     import transformers
 
+    from fastreader.models.gguf.tokenizer import ends_of, tokenizer_of
     from fastreader.models.loading import gguf_weights
 
+    metadata = read_metadata(path)
+    tokenizer = tokenizer_of(metadata, str(path))  # first, because it may be refused
     source = {"pretrained_model_name_or_path": str(path.parent), "gguf_file": path.name, "local_files_only": True}
     source["trust_remote_code"] = False
     with silence_progress_bars():
@@ -90,8 +93,9 @@ def convert(path: Path, folder: Path) -> None:
             del config.quantization_config
         plain = transformers.AutoModelForCausalLM.from_config(config, dtype=storage_type(path))
         plain.load_state_dict(dequantised.state_dict())
+        plain.generation_config.eos_token_id = ends_of(metadata, str(path)) or None
         plain.save_pretrained(folder)
-        transformers.AutoTokenizer.from_pretrained(**source).save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
     gguf_weights.write(path, dequantised, folder / BLOCKS)
     add_index(folder)
     # save_pretrained makes the weights readable by their owner only; others read a shared cache.
@@ -167,6 +171,20 @@ def check_complete(path: Path) -> None:
     size = path.stat().st_size
     if size < end:
         raise ModelFileError(f"{path}: truncated at {size:,} bytes, its tensors end at {end:,}")
+
+
+def read_metadata(path: Path) -> dict[str, Any]:
+    """Return the values of a GGUF file's keys.
+
+    Raises:
+        ModelFileError: if a text is not UTF-8.
+    """
+    from gguf import GGUFReader
+
+    try:
+        return {key: field.contents() for key, field in GGUFReader(path).fields.items()}
+    except UnicodeDecodeError as error:
+        raise ModelFileError(f"{path}: a text in its metadata is not UTF-8 ({error})") from error
 
 
 def storage_type(path: Path) -> torch.dtype:

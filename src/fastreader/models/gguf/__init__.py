@@ -1,0 +1,1 @@
+"""Load GGUF files as they are: header, configuration, tokenizer and weights."""
