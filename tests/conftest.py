@@ -9,7 +9,6 @@ from unittest.mock import patch
 
 import hypothesis
 import pytest
-import torch
 from helpers.support import PACKAGED, byte_tokenizer, tiny_llama
 
 from fastreader.models.check import probe
@@ -69,14 +68,11 @@ def packaged_reader(packaged_folder):
 @pytest.fixture(scope="session")
 def packaged_model(packaged_folder, packaged_reader):
     """The packaged model in float32 as transformers runs it, with the values that the reader's weights have."""
-    import transformers
-
     from fastreader.models.loading.load import load
     from fastreader.models.loading.options import LoadOptions
 
-    if packaged_reader.arithmetic.formats:
-        return load(LoadOptions(PACKAGED, "cpu", "float32", "exact")).model.eval()
-    return transformers.AutoModelForCausalLM.from_pretrained(packaged_folder, dtype=torch.float32).eval()
+    dtype = "float32" if packaged_reader.arithmetic.formats else "auto"
+    return load(LoadOptions(PACKAGED, "cpu", dtype, "exact")).model.float().eval()
 
 
 @pytest.fixture

@@ -22,8 +22,6 @@ RUNS = {
 
 @pytest.mark.parametrize("name", RUNS)
 def test_damaged_examples(name):
-    if name == "atheris_gguf":
-        pytest.importorskip("gguf", reason="needs the extra gguf")
     harness = importlib.import_module(name)
     target, chance = harness.make(), random.Random(0)
     for example in harness.EXAMPLES:

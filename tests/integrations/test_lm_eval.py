@@ -8,7 +8,6 @@ import warnings
 
 import huggingface_hub
 import pytest
-import transformers
 from helpers.support import QUESTIONS, byte_tokenizer, text_pairs, tiny_llama
 
 from fastreader import Reader, load_examples
@@ -47,8 +46,8 @@ def tiny(request):
 
 
 @pytest.fixture(scope="module")
-def packaged(packaged_folder, packaged_model):
-    return both(packaged_model, transformers.AutoTokenizer.from_pretrained(packaged_folder))
+def packaged(packaged_reader, packaged_model):
+    return both(packaged_model, packaged_reader.encoder.tokenizer)
 
 
 def compare(models, pairs):

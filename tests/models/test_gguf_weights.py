@@ -1,16 +1,12 @@
 """Readers whose weights keep the integers of a GGUF file, against transformers on the dequantised file."""
 
-import json
-
 import pytest
 import torch
 from helpers.support import PACKAGED, tiny_llama
-from safetensors import safe_open
 from test_gguf import write
 
 from fastreader import Reader
-from fastreader.errors import InputError, ModelFileError
-from fastreader.models.loading import gguf
+from fastreader.errors import InputError
 from fastreader.models.loading.load import load
 from fastreader.models.loading.options import LoadOptions
 from fastreader.ops import extension
@@ -96,67 +92,14 @@ def test_a_folder_without_a_quantised_file_is_named(tmp_path, cache, model):
         Reader.load(file, "cpu", "file")
 
 
-def loaded_by_vllm(folder):
-    """The files that vLLM's `filter_duplicate_safetensors_files` leaves of a folder, and the index's names."""
-    index = folder / "model.safetensors.index.json"
-    files = {file.name for file in folder.glob("*.safetensors")}
-    if not index.is_file():
-        return files, None
-    weights = json.loads(index.read_text())["weight_map"]
-    return files & set(weights.values()), set(weights)
-
-
-def test_engines_load_the_plain_weights_alone(tmp_path, cache):
-    file = write(tmp_path / "tiny.gguf", tiny_llama(), "Q8_0")
-    folder = gguf.converted(file)
-    with safe_open(folder / "model.safetensors", framework="pt") as stream:
-        names = set(stream.keys())
-    assert loaded_by_vllm(folder) == ({"model.safetensors"}, names)
-    assert (folder / "model.safetensors.index.json").stat().st_mode & 0o777 == 0o644
-    (folder / "model.safetensors.index.json").unlink()  # as earlier versions left it
-    assert loaded_by_vllm(folder) == ({"model.safetensors", gguf.BLOCKS}, None)
-    assert gguf.converted(file) == folder
-    assert loaded_by_vllm(folder) == ({"model.safetensors"}, names)
-    assert not [path for path in folder.iterdir() if path.name.startswith(".")]
-
-
-@pytest.mark.parametrize("kind", ["read-only", "damaged"])
-def test_a_folder_that_can_get_no_index_loads_as_before(tmp_path, cache, monkeypatch, caplog, kind):
-    file = write(tmp_path / "tiny.gguf", tiny_llama(), "Q8_0")
-    folder = gguf.converted(file)
-    expected = Reader.load(file, "cpu", "file").loglikelihood(PAIRS)[0].logprob
-    (folder / "model.safetensors.index.json").unlink()
-    if kind == "damaged":
-        (folder / "model.safetensors").write_bytes(b"\xff" * 100)
-    else:
-
-        def refuse(path, *_, **__):
-            raise PermissionError(f"{path} is read-only")
-
-        monkeypatch.setattr(gguf, "write_json", refuse)
-    with caplog.at_level("INFO"):
-        assert Reader.load(file, "cpu", "file").loglikelihood(PAIRS)[0].logprob == expected
-    assert "no index written" in caplog.text and not (folder / "model.safetensors.index.json").exists()
-
-
-def test_damaged_blocks_are_named(tmp_path, cache):
-    folder = gguf.converted(write(tmp_path / "tiny.gguf", tiny_llama(), "Q8_0"))
-    whole = (folder / gguf.BLOCKS).read_bytes()
-    for damaged in (whole[: len(whole) // 2], b"\xff" * 100, b""):
-        (folder / gguf.BLOCKS).write_bytes(damaged)
-        with pytest.raises(ModelFileError, match="blocks"):
-            Reader.load(folder, "cpu", "file")
-
-
-def test_the_packaged_reader_with_the_integers_of_its_file(packaged_folder):
-    import transformers
-
-    rounded = transformers.AutoModelForCausalLM.from_pretrained(packaged_folder, dtype=torch.bfloat16)
+def test_the_packaged_reader_has_the_integers_of_its_file(packaged_folder):
+    plain = dequantised(packaged_folder / "model.gguf")
     loaded = load(LoadOptions(PACKAGED, "cpu", "auto", "exact"))
     assert loaded.arithmetic.stored == "Q4_1 + Q8_0"
     for name, parameter in loaded.model.named_parameters():
-        if isinstance(parameter, BlockTensor):
-            assert torch.equal(parameter.plain().bfloat16(), rounded.get_parameter(name)), name
+        assert torch.equal(
+            parameter.plain() if isinstance(parameter, BlockTensor) else parameter, plain.get_parameter(name)
+        ), name
 
 
 @pytest.mark.usefixtures("nothing_served")

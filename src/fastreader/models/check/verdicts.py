@@ -13,7 +13,7 @@ from fastreader.data.files import cache_dir, read_object, write_json
 from fastreader.data.fingerprints import digest, file_digest, file_stamp
 from fastreader.errors import InputError
 from fastreader.models.check.probe import Checked, within_limits
-from fastreader.models.loading.gguf_weights import formats_of
+from fastreader.models.gguf.weights import formats_of
 from fastreader.models.tree_model import TreeModel
 from fastreader.ops import extension
 

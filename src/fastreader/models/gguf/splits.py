@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Split:
-    """What a name in `tokenizer.ggml.pre` stands for.
+    """What a name in `tokenizer.ggml.pre` means.
 
     Attributes:
         patterns: regular expressions; each isolates its matches in the pieces that the patterns before it left.

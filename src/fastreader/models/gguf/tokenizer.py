@@ -54,7 +54,7 @@ TOKENIZER_KEYS = frozenset(
 def tokenizer_of(metadata: Mapping[str, Any], source: str) -> PreTrainedTokenizerFast:
     """Return the tokenizer of a GGUF file.
 
-    Its ids are those of the file. Control tokens are special tokens; the tokens that a user defined are found in every
+    Ids are the ids of the file. Control tokens are special tokens; the tokens that a user defined are found in every
     text. A beginning and an end of text are added by llama.cpp's rule.
 
     Args:

@@ -107,7 +107,7 @@ def array(metadata: Mapping[str, Any], name: str, kind: type, source: str, count
     """Return the list under `tokenizer.ggml.NAME`, all of whose items are of `kind`.
 
     Raises:
-        ModelFileError: if there is none, an item is of another kind, or they are not `count`.
+        ModelFileError: if it is missing, an item is of another kind, or they are not `count`.
     """
     key = PREFIX + name
     if key not in metadata:

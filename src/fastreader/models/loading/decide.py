@@ -9,7 +9,8 @@ from typing import Any, Literal
 import torch
 
 from fastreader.core.checks import expect
-from fastreader.models.loading import gguf_weights, peft_adapters
+from fastreader.models.gguf import weights as gguf_weights
+from fastreader.models.loading import peft_adapters
 from fastreader.models.loading.find import Found
 from fastreader.models.loading.options import LoadOptions
 from fastreader.models.loading.text_only import text_model
@@ -18,16 +19,14 @@ from fastreader.models.machine.devices import devices_of, main_device
 from fastreader.models.rewriting import quantised
 from fastreader.models.rewriting.device_hooks import settled
 
-_WIDE = (torch.float32, torch.float64)
-
 
 @dataclass(frozen=True)
 class Decision:
     """How a model is loaded.
 
     Attributes:
-        reads: "pair" for given objects, "integers" of a quantised GGUF file, "values" that they represent, without
-            rounding, or a "checkpoint" by transformers.
+        reads: "pair" for given objects, "integers" of a quantised GGUF file, "values" of a GGUF file in the storage
+            type, or a "checkpoint" by transformers.
         arithmetic: device, storage type and products. Its formats and several devices are known once weights are read.
         given: the text model of a pair, whose type and devices decide.
     """
@@ -53,7 +52,7 @@ def decide(found: Found) -> Decision:
         reads, arithmetic = "integers", _resolved(options, "float32", torch.float32)
     else:
         arithmetic = _resolved(options, options.dtype, _stored_dtype(found.config))
-        reads = "values" if found.integers and arithmetic.dtype in _WIDE else "checkpoint"
+        reads = "checkpoint" if found.file is None else "values"
     return Decision(reads, replace(arithmetic, deterministic=options.deterministic), given)
 
 
@@ -65,13 +64,14 @@ def _resolved(options: LoadOptions, dtype: str | torch.dtype, stored: torch.dtyp
 def _keeps_integers(found: Found) -> bool:
     """Return whether weights keep the integers of a quantised GGUF file: always with dtype "file", else if possible."""
     options = found.options
+    integers = found.file is not None and gguf_weights.has_integers(found.file)
     asked = options.dtype == "file"
     wanted = options.dtype == "auto" and options.keep_integers and options.device_map is None and found.adapter is None
     if asked:
         expect(found.adapter is None, "dtype", "another type than 'file', since an adapter is merged", "file")
         expected = "another type than 'file', since this is no GGUF file of quantised weights"
-        expect(found.integers, "dtype", expected, "file")
-    if not (asked or (wanted and found.integers)):
+        expect(integers, "dtype", expected, "file")
+    if not (asked or (wanted and integers)):
         return False
     reason = gguf_weights.why_not(resolve_device(options.device))
     expect(reason is None or not asked, "dtype", f"another type than 'file': {reason}", "file")

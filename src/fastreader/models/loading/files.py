@@ -18,6 +18,7 @@ from fastreader.errors import (
     OutOfBudgetError,
     UnsupportedModelError,
 )
+from fastreader.models.gguf.weights import first
 from fastreader.models.loading import packaged
 
 T = TypeVar("T")
@@ -148,3 +149,15 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__
+
+
+def check_loading_info(name: str, loading_info: dict[str, Any]) -> None:
+    """Raise ModelFileError if files lack weights by transformers' `loading_info`, which has no tied weights.
+
+    transformers fills missing weights with random numbers.
+    """
+    if missing := sorted(loading_info["missing_keys"]):
+        raise ModelFileError(f"{name}: {len(missing)} weights of the model are not in its files: {first(missing)}")
+    if mismatched := sorted(loading_info["mismatched_keys"], key=str):
+        shapes = [f"{key} is {list(got)}, expected {list(wanted)}" for key, got, wanted in mismatched]
+        raise ModelFileError(f"{name}: {len(shapes)} weights differ in shape from the config: {first(shapes)}")

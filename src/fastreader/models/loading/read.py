@@ -10,9 +10,12 @@ from typing import Any
 
 from fastreader.errors import ModelFileError, UnsupportedModelError
 from fastreader.models.config.facts import rope_kinds
-from fastreader.models.loading import gguf, gguf_weights, peft_adapters
+from fastreader.models.gguf import weights as gguf_weights
+from fastreader.models.gguf.file import GgufFile
+from fastreader.models.gguf.tokenizer import tokenizer_of
+from fastreader.models.loading import peft_adapters
 from fastreader.models.loading.decide import Decision
-from fastreader.models.loading.files import guarded
+from fastreader.models.loading.files import check_loading_info, guarded
 from fastreader.models.loading.find import Found
 from fastreader.models.loading.text_only import EncoderNeededError, classes_for, text_model
 from fastreader.models.rewriting import quantised, surgery
@@ -54,18 +57,18 @@ def read(found: Found, decision: Decision) -> Contents:
     """
     if decision.reads == "pair":
         return Contents(decision.given, decision.given, found.options.model[1])
-    if decision.reads == "checkpoint":
+    if found.file is None:
         whole, text = _read_checkpoint(found, decision)
     else:
-        whole, text = _read_blocks(found, decision)
+        whole, text = _read_gguf(found.file, found, decision)
     return Contents(whole, text, guarded(lambda: _tokenizer(found), found.tokenizer))
 
 
-def _read_blocks(found: Found, decision: Decision) -> tuple[Any, Any]:
-    """Return the model of a quantised GGUF file with its integers or the values that they represent."""
-    keep = decision.reads == "integers"
-    model = guarded(lambda: gguf_weights.load(Path(found.source) / gguf.BLOCKS, found.config, keep), found.source)
-    return _text_part(model if keep else model.to(decision.arithmetic.dtype), found)
+def _read_gguf(file: GgufFile, found: Found, decision: Decision) -> tuple[Any, Any]:
+    """Return the model of a GGUF file with its integers or the values that they represent."""
+    keep, dtype = decision.reads == "integers", decision.arithmetic.dtype
+    model = guarded(lambda: gguf_weights.load(file, found.config, keep, dtype), found.source)
+    return _text_part(model, found)
 
 
 def _read_checkpoint(found: Found, decision: Decision) -> tuple[Any, Any]:
@@ -101,7 +104,7 @@ def _read_as(automatic: Any, found: Found, decision: Decision) -> tuple[Any, Any
             message = f"{found.source}: transformers has no rotary embedding of the rope_type {min(unknown)!r}"
             raise UnsupportedModelError(message) from error
         raise
-    gguf.check_loading_info(found.source, loading_info)
+    check_loading_info(found.source, loading_info)
     _check_layers(found.source, model, loading_info)
     peft_adapters.merge_loaded(model)
     return _text_part(quantised.taken_over(model), found)
@@ -127,6 +130,12 @@ def _adapted(model: Any, found: Found) -> Any:
 
 
 def _tokenizer(found: Found) -> Any:
+    if found.file is not None and found.tokenizer == found.source:
+        tokenizer = tokenizer_of(found.file.metadata, found.source)
+        tokenizer.name_or_path = found.source
+        if len(tokenizer) > (rows := found.config.vocab_size):
+            raise ModelFileError(f"{found.source}: {len(tokenizer)} tokens, but token_embd.weight has {rows} rows")
+        return tokenizer
     import transformers
     from transformers.utils.hub import cached_file
 

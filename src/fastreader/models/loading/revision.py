@@ -10,11 +10,19 @@ from typing import Any
 
 import torch
 
-from fastreader.data.fingerprints import digest, file_digest, kept_note, model_files, unchanged_file
+from fastreader.data.fingerprints import (
+    digest,
+    file_digest,
+    kept_file_digest,
+    kept_note,
+    model_files,
+    unchanged_file,
+)
 from fastreader.models.loading.decide import Decision
 from fastreader.models.loading.find import Found
 from fastreader.models.rewriting.quantised import method
 
+_WIDE = (torch.float32, torch.float64)
 _CHUNK = 1 << 24  # values that are hashed at a time
 # Config entries that do not count: how the model was saved and runs, and the context limit, which a user may set.
 _VOLATILE = {"architectures", "dtype", "torch_dtype", "transformers_version", "use_cache"}
@@ -67,11 +75,17 @@ def weights_digest(model: Any) -> str:
 def kept_weights_digest(model: Any, found: Found, decision: Decision) -> str:
     """Return `weights_digest` of a loaded model, from the cache folder while the model's files stay the same.
 
+    A GGUF file has a digest of its content instead, and of the type to which its values were rounded.
+
     Args:
         model: the text model, as it was read.
         found: what it was read from.
         decision: how it was read.
     """
+    if found.file is not None and found.adapter is None:
+        dtype = decision.arithmetic.dtype
+        rounded = "" if decision.reads == "integers" or dtype in _WIDE else str(dtype)
+        return digest([[kept_file_digest(path) for path in found.file.paths], rounded], 64)
     folder = Path(found.source)
     if found.adapter is not None or not folder.is_dir():
         return weights_digest(model)

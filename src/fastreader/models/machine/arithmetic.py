@@ -62,6 +62,7 @@ class Arithmetic:
         reason: why this precision and these products were chosen, one line.
         products: how linear layers multiply, see `Products`.
         formats: of weights that keep the integers of their GGUF file, as the file names them.
+        unpacked: formats of a GGUF file whose values were computed at load.
         devices: of the weights, if the model is on several.
         deterministic: whether sums have an order that does not depend on the other sequences of a pass.
     """
@@ -73,6 +74,7 @@ class Arithmetic:
     products: Products = "torch"
     deterministic: bool = False
     formats: tuple[str, ...] = ()
+    unpacked: tuple[str, ...] = ()
     devices: tuple[torch.device, ...] = ()
 
     @cached_property
@@ -83,7 +85,10 @@ class Arithmetic:
     @cached_property
     def stored(self) -> str:
         """How weights are stored, in words: their type, or the formats of their file."""
-        return " + ".join(self.formats) or str(self.dtype).removeprefix("torch.")
+        dtype = str(self.dtype).removeprefix("torch.")
+        if not self.formats:
+            return dtype
+        return " + ".join((*self.formats, *(f"{name} as {dtype}" for name in self.unpacked)))
 
 
 @cache

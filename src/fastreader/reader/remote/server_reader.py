@@ -18,7 +18,9 @@ from fastreader.core.options import GenerateOptions
 from fastreader.core.protocol import GenerateArguments, Generation, Results, SequenceScores, TextOrTokens
 from fastreader.core.tree import PrefixTree, TokenPairs, TreeStats, partition
 from fastreader.errors import ContextOverflowError, EngineError, MissingExtraError, NumericsError
-from fastreader.models.loading.packaged import folder_of, is_cached, is_packaged
+from fastreader.models.gguf.file import GgufFile
+from fastreader.models.gguf.tokenizer import tokenizer_of
+from fastreader.models.loading.packaged import file_of, is_cached, is_packaged
 from fastreader.reader.fitting import leave_room
 from fastreader.reader.generation.text_so_far import Stops
 from fastreader.reader.loglikelihood import ScoreReader
@@ -424,10 +426,14 @@ def _tokenizer(tokenizer: Any) -> Any:
     import transformers
 
     name = os.fspath(tokenizer)
-    folder = folder_of(name) if is_packaged(name) and is_cached(name) else name
+    if is_packaged(name) and is_cached(name):
+        file = file_of(name)
+        own = tokenizer_of(GgufFile(file).metadata, str(file))
+        own.name_or_path = str(file)
+        return own
     with rejecting(f"tokenizer: expected {wanted}, got {name!r}", OSError, ValueError):
         # The name may be the engine's: without this, transformers asks on standard input whether to run its code.
-        return transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+        return transformers.AutoTokenizer.from_pretrained(name, trust_remote_code=False)
 
 
 def _message(body: bytes) -> str:

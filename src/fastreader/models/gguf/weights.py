@@ -1,0 +1,206 @@
+"""Read the weights of a GGUF file into a transformers model, one tensor at a time."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fastreader.errors import ModelFileError
+from fastreader.models.gguf.architectures import Architecture, layer_of
+from fastreader.models.gguf.config import architecture_of
+from fastreader.models.gguf.file import GgufFile
+from fastreader.models.gguf.header import TensorInfo
+from fastreader.models.gguf.types import FLOATS
+from fastreader.models.gguf.values import decoded, raw_rows
+from fastreader.ops import extension
+from fastreader.ops.linear import BlockTensor, BlockWeight
+from fastreader.ops.linear.blocks import FORMATS
+
+_EXPERTS = {"gate_up_proj": ("ffn_gate_exps", "ffn_up_exps"), "down_proj": ("ffn_down_exps",)}
+
+
+@dataclass(frozen=True)
+class WeightSource:
+    """Where a parameter's values come from.
+
+    Attributes:
+        tensors: of the file; several have their rows one after another. None are a bias of zeros.
+        heads: number of heads within which rows are reordered; 0 keeps their order.
+        offset: that the file adds to the values.
+        interleaved: rows of several tensors alternate, and the last two dimensions change places.
+    """
+
+    tensors: tuple[TensorInfo, ...]
+    heads: int = 0
+    offset: float = 0.0
+    interleaved: bool = False
+
+
+def why_not(device: torch.device) -> str | None:
+    """Return why the kernels cannot multiply a file's integers on a device, or None."""
+    return extension.why_missing() if device.type == "cpu" else f"the kernels for them run on a CPU, not on {device}"
+
+
+def has_integers(file: GgufFile) -> bool:
+    """Return whether kernels multiply the integers of some matrices of a file."""
+    return any(tensor.type in FORMATS and len(tensor.shape) == 2 for tensor in file.tensors.values())
+
+
+def unpacked(file: GgufFile) -> tuple[str, ...]:
+    """Return the types of quantised tensors whose values are computed at load, since no kernel multiplies them."""
+    kinds = (t.type for t in file.tensors.values() if t.type not in FLOATS)
+    stacked = {t.type for t in file.tensors.values() if len(t.shape) > 2}
+    return tuple(sorted({kind for kind in kinds if kind not in FORMATS or kind in stacked}))
+
+
+def load(file: GgufFile, config: Any, keep: bool, dtype: torch.dtype = torch.float32) -> Any:
+    """Return the model of a file.
+
+    Args:
+        file: whose tensors count as used.
+        config: of `config_of`.
+        keep: hold quantised matrices as `BlockTensor`s, and others in float32; else all in `dtype`.
+        dtype: of the weights.
+
+    Raises:
+        MissingExtraError: if unpacking a type needs the extra `gguf`.
+        ModelFileError: if the file lacks a weight, or one has another shape than the config says.
+        UnsupportedModelError: if the file has a tensor that the model has no place for.
+    """
+    import transformers
+    from accelerate import init_empty_weights
+
+    dtype = torch.float32 if keep else dtype
+    with init_empty_weights(include_buffers=False):  # no weight is allocated twice
+        model = transformers.AutoModelForCausalLM.from_config(config, dtype=dtype)
+    model.tie_weights()  # a weight that is another one is not in the file
+    wanted = dict(model.named_parameters())
+    sources = _sources(file, config, wanted)
+    file.reject_unused_tensors()
+    for name, parameter in wanted.items():
+        value = _value(sources[name], parameter, keep, dtype)
+        owner, _, last = name.rpartition(".")
+        setattr(model.get_submodule(owner), last, nn.Parameter(value, requires_grad=False))
+    model.tie_weights()
+    model.config.dtype = dtype
+    ends = {"eos_token_id": config.eos_token_id, "bos_token_id": config.bos_token_id}
+    model.generation_config = transformers.GenerationConfig(pad_token_id=config.pad_token_id, **ends)
+    return model.eval()
+
+
+def _sources(file: GgufFile, config: Any, wanted: dict[str, nn.Parameter]) -> dict[str, WeightSource]:
+    """Return the source of every parameter, or raise ModelFileError if the file lacks one or has another shape."""
+    of = architecture_of(file)
+    found, missing, misshapen = {}, [], []
+    for name, parameter in wanted.items():
+        source = _source(file, of, config, name)
+        if source is None:
+            missing.append(name)
+            continue
+        found[name] = source
+        shape = _shape(source)
+        if source.tensors and shape != tuple(parameter.shape):
+            names = " and ".join(tensor.name for tensor in source.tensors)
+            misshapen.append(f"{names} is {list(shape)}, expected {list(parameter.shape)}")
+    if missing:
+        raise ModelFileError(f"{file.path}: {len(missing)} weights of the model are not in the file: {first(missing)}")
+    if misshapen:
+        raise ModelFileError(
+            f"{file.path}: {len(misshapen)} tensors differ in shape from what the keys state: {first(misshapen)}"
+        )
+    return found
+
+
+def first(names: list[str]) -> str:
+    """Return the first of many names."""
+    return ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
+
+
+def _shape(source: WeightSource) -> tuple[int, ...]:
+    shapes = [tensor.shape for tensor in source.tensors]
+    if not shapes:
+        return ()
+    shape = list(shapes[0])
+    along = min(1, len(shape) - 1)
+    if len(shapes) > 1:
+        if len({(*each[:along], *each[along + 1 :]) for each in shapes}) > 1:
+            return ()
+        shape[along] = sum(each[along] for each in shapes)
+    if source.interleaved and len(shape) == 3:
+        shape[1], shape[2] = shape[2], shape[1]
+    return tuple(shape)
+
+
+def _source(file: GgufFile, of: Architecture, config: Any, name: str) -> WeightSource | None:
+    """Return the source of a parameter, or None if the file lacks it."""
+    module, _, kind = name.rpartition(".")
+    layer, inner = layer_of(module)
+    if inner == "mlp.experts":
+        kind, bias, _ = kind.partition("_bias")
+        suffix = "bias" if bias else "weight"
+        tensors = [file.tensor(f"blk.{layer}.{part}.{suffix}") for part in _EXPERTS[kind]]
+        known = tuple(tensor for tensor in tensors if tensor is not None)
+        return WeightSource(known, interleaved=of.interleaved_experts) if len(known) == len(tensors) else None
+    tensor = file.tensor(f"blk.{layer}.attn_sinks.weight" if kind == "sinks" else of.tensor_of(name))
+    if tensor is None:
+        return WeightSource(()) if _is_absent_bias(file, of, name) else None
+    heads = 0
+    if of.permuted and inner in ("self_attn.q_proj", "self_attn.k_proj"):
+        heads = config.num_attention_heads if inner == "self_attn.q_proj" else config.num_key_value_heads
+    return WeightSource((tensor,), heads, of.norm_offset if module.endswith("norm") else 0.0)
+
+
+def _is_absent_bias(file: GgufFile, of: Architecture, name: str) -> bool:
+    """Return whether a parameter is a bias that transformers adds together with others, which no layer has."""
+    tensor = of.tensor_of(name)
+    if not tensor.endswith(".bias"):
+        return False
+    _, _, kind = tensor.split(".", 2)
+    with_flag = any(kind.removesuffix(".bias") in kinds for kinds in of.biases.values())
+    return with_flag and not any(each.endswith(f".{kind}") for each in file.tensors)
+
+
+def _value(source: WeightSource, parameter: nn.Parameter, keep: bool, dtype: torch.dtype) -> Tensor:
+    """Return the values of a parameter."""
+    if not source.tensors:
+        return torch.zeros(parameter.shape, dtype=dtype)
+    if len(source.tensors) == 1 and len(source.tensors[0].shape) < 3:
+        return _plain(source, source.tensors[0], keep, dtype)
+    parts = [decoded(raw_rows(each), each, dtype).view(each.shape) for each in source.tensors]
+    along = min(1, parts[0].dim() - 1)
+    if source.interleaved and len(parts) > 1:
+        whole = torch.stack(parts, along + 1).flatten(along, along + 1)
+    else:
+        whole = torch.cat(parts, along) if len(parts) > 1 else parts[0]
+    return whole.transpose(1, 2).contiguous() if source.interleaved and whole.dim() == 3 else whole
+
+
+def _plain(source: WeightSource, tensor: TensorInfo, keep: bool, dtype: torch.dtype) -> Tensor:
+    matrix = len(tensor.shape) == 2
+    raw = raw_rows(tensor)
+    if source.heads and matrix:
+        raw = raw[_halves(tensor.shape[0], source.heads)]
+    if keep and matrix and tensor.type in FORMATS:
+        return BlockTensor(BlockWeight.pack(raw, tensor.type, tensor.shape[1]))
+    if source.offset:  # subtracted before values are rounded
+        return (decoded(raw, tensor).view(tensor.shape) - source.offset).to(dtype)
+    values = decoded(raw, tensor, dtype).view(tensor.shape)
+    return values[_halves(len(values), source.heads)] if source.heads and not matrix else values
+
+
+def _halves(rows: int, heads: int) -> Tensor:
+    """Return where the rows of heads in halves are in a file that has them in pairs."""
+    return torch.arange(rows).view(heads, -1, 2).transpose(1, 2).reshape(-1)
+
+
+def formats_of(model: Any) -> tuple[str, ...]:
+    """Return the formats of a model's quantised weights, most frequent first."""
+    counts: Counter[str] = Counter()
+    for parameter in model.parameters():
+        if isinstance(parameter, BlockTensor):
+            counts.update(parameter.weight.formats)
+    return tuple(sorted(counts, key=lambda name: (-counts[name], name)))
