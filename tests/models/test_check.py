@@ -154,16 +154,22 @@ def test_no_wrong_pass_is_accepted(family):
     assert refused >= 6
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
+SOME = [
+    ("bloom", "slopes_of_the_other_sign"),
+    ("mpt", "slopes_of_the_other_sign"),
+    ("gemma3n_text", "keys_of_another_layer"),
+    ("gemma4_text", "keys_of_another_layer"),
+    ("mixtral", "experts_of_the_next_token"),
+    ("gpt_oss", "experts_of_the_next_token"),
+]
+
+
 @pytest.mark.parametrize(
-    ("family", "mutant"),
-    [
-        ("bloom", "slopes_of_the_other_sign"),
-        ("mpt", "slopes_of_the_other_sign"),
-        ("gemma3n_text", "keys_of_another_layer"),
-        ("gemma4_text", "keys_of_another_layer"),
-        ("mixtral", "experts_of_the_next_token"),
-        ("gpt_oss", "experts_of_the_next_token"),
+    ("family", "mutant", "precision"),
+    [  # each mutant in each precision, by one of its two families; `make fuzz` runs all
+        pytest.param(*pair, precision, marks=[pytest.mark.fuzz] * ((row + column) % 2))
+        for row, pair in enumerate(SOME)
+        for column, precision in enumerate(PRECISIONS)
     ],
 )
 def test_what_only_some_families_have_is_checked(family, mutant, precision):
