@@ -25,12 +25,13 @@ import numpy as np
 import peers
 import torch
 from groups import Group
+from plain_folder import folder_of
 from scipy.stats import kendalltau
 from workloads import Workload
 
 from fastreader import Example, Reader, Template, load_examples
 from fastreader.data.result_log import ResultLog, iter_results
-from fastreader.models.loading.packaged import PACKAGED, folder_of
+from fastreader.models.loading.packaged import PACKAGED
 from fastreader.models.machine.arithmetic import ways
 from fastreader.permutations import cyclic
 from fastreader.reader.prompts.pieces import encode

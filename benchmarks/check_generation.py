@@ -17,10 +17,11 @@ from typing import Any
 import torch
 import transformers
 from peers import plain_model
+from plain_folder import folder_of
 
 from fastreader import Example, Reader, load_examples
 from fastreader.data.result_log import ResultLog, iter_results
-from fastreader.models.loading.packaged import PACKAGED, folder_of
+from fastreader.models.loading.packaged import PACKAGED
 
 TIE = 1e-3  # logits of a float32 forward differ by about 1e-4 with the order of its sums
 

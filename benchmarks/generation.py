@@ -144,9 +144,10 @@ def spawn(arguments: argparse.Namespace, name: str, way: tuple[str, str]) -> dic
 def child(arguments: argparse.Namespace, name: str, way: str, precision: str) -> dict[str, Any]:
     """Load, then time one way once. The peak is what memory rose to above the loaded model."""
     import transformers
+    from plain_folder import folder_of
 
     from fastreader import Reader
-    from fastreader.models.loading.packaged import PACKAGED, folder_of
+    from fastreader.models.loading.packaged import PACKAGED
     from fastreader.reader.prompts.encoder import TextEncoder
 
     folder = str(folder_of(arguments.model)) if arguments.model in PACKAGED else arguments.model

@@ -22,9 +22,9 @@ import machine
 import torch
 import work
 import workloads
+from plain_folder import folder_of
 
 from fastreader.core.tree import PrefixTree
-from fastreader.models.loading.packaged import folder_of
 from fastreader.reader.prompts.encoder import TextEncoder
 
 LLAMA_3_8B = SimpleNamespace(

@@ -65,8 +65,9 @@ def fastreader_runner(model: str, precision: str) -> Run:
 
 def transformers_runner(model: str, dtype: torch.dtype, use_cache: bool) -> Run:
     import transformers
+    from plain_folder import folder_of
 
-    from fastreader.models.loading.packaged import PACKAGED, folder_of
+    from fastreader.models.loading.packaged import PACKAGED
 
     transformers.utils.logging.disable_progress_bar()
     folder = folder_of(model) if model in PACKAGED else model

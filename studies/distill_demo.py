@@ -25,7 +25,7 @@ from lib.shared import fingerprint, make_parser
 from fastreader import Example, Passage, Reader, Template, load_examples, score_permutations
 from fastreader.data.files import write_json
 from fastreader.data.result_log import ResultLog
-from fastreader.models.loading.packaged import PACKAGED, pull
+from fastreader.models.loading.packaged import PACKAGED
 from fastreader.moi.distill import (
     DistillSettings,
     Evaluation,
@@ -41,13 +41,14 @@ from fastreader.statistics import paired_bootstrap, wilcoxon
 
 sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
 from machine import describe
+from plain_folder import folder_of
 
 
 def main() -> None:
     a = parse()
     a.output.mkdir(parents=True, exist_ok=True)
     examples = shortened(load_examples(a.data, limit=a.questions + a.held_out), a.passages, a.words)
-    folder = pull(a.model) if a.model in PACKAGED else a.model
+    folder = folder_of(a.model) if a.model in PACKAGED else a.model
     model, tokenizer = shallow(folder, a.dropped, getattr(torch, a.dtype))  # fails before the work if it cannot
     teach(a, examples)
     scores, template = read_teacher(a.output / "teacher.jsonl")

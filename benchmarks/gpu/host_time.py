@@ -10,9 +10,11 @@ pass as a replayed CUDA graph, and of a step of writing, launched and replayed.
 from __future__ import annotations
 
 import argparse
+import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
@@ -26,12 +28,14 @@ from transformers import AutoModelForCausalLM
 
 from fastreader.core.options import StepOptions
 from fastreader.core.tree import PrefixTree
-from fastreader.models.loading.packaged import folder_of
 from fastreader.models.passes.pass_graphs import VARIABLE, PassGraphs
 from fastreader.models.rewriting.fused import FusedLayer
 from fastreader.models.tree_model import TreeModel
 from fastreader.reader.generation import gpu_decoding
 from fastreader.reader.generation.text_so_far import DecodedText
+
+sys.path.append(str(Path(__file__).parents[1]))
+from plain_folder import folder_of
 
 PROMPT, TOKENS = 700, 40  # of a text to write, and written
 
