@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +12,7 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies
 
 from fastreader.core.checks import expect, is_int, shown
+from fastreader.data.files import cache_dir
 from fastreader.data.fingerprints import reader_name
 from fastreader.errors import InputError, ModelFileError, ModelNotFoundError
 from fastreader.models.gguf.config import config_of
@@ -114,6 +116,7 @@ def find(options: LoadOptions) -> Found:
 
 def _of_gguf(options: LoadOptions, kind: Any, source: str, adapter: Path | None) -> Found:
     """Return what a GGUF file holds, of whose folder nothing else is read but other parts of a split file."""
+    shutil.rmtree(cache_dir() / "gguf", ignore_errors=True)  # where earlier versions kept conversions, gigabytes each
     file = GgufFile(Path(source))
     config = guarded(lambda: config_of(file), source)
     file.reject_unused_keys()
