@@ -237,8 +237,8 @@ def test_datasets(connected, reader, tmp_path):
 def test_a_call_starts_ray_and_stops_it(model, tmp_path):
     code = (
         "import ray, fastreader as fr, sys\n"
-        "from fastreader.integrations.ray import Pool, rerank\n"
-        "print([r.indices for r in rerank(sys.argv[1], [fr.Example('Why?', ['a', 'b'])], pool=Pool())])\n"
+        "from fastreader.integrations.ray import ActorPool, rerank\n"
+        "print([r.indices for r in rerank(sys.argv[1], [fr.Example('Why?', ['a', 'b'])], pool=ActorPool())])\n"
         "assert not ray.is_initialized()\n"
     )
     done = subprocess.run([sys.executable, "-c", code, model], capture_output=True, text=True, check=False)
@@ -250,8 +250,8 @@ def test_a_call_starts_ray_and_stops_it(model, tmp_path):
 def test_no_cluster_at_the_address(model):
     code = (
         "import fastreader as fr, sys\n"
-        "from fastreader.integrations.ray import Pool, rerank\n"
-        "list(rerank(sys.argv[1], [fr.Example('Why?', ['a', 'b'])], pool=Pool(address='127.0.0.1:1')))\n"
+        "from fastreader.integrations.ray import ActorPool, rerank\n"
+        "list(rerank(sys.argv[1], [fr.Example('Why?', ['a', 'b'])], pool=ActorPool(address='127.0.0.1:1')))\n"
     )
     done = subprocess.run([sys.executable, "-c", code, model], capture_output=True, text=True, check=False)
     assert "InputError: address: expected 'local', 'auto' or the HOST:PORT" in done.stderr, done.stderr

@@ -62,7 +62,7 @@ def serve(
     ] = 64,
     max_body_mb: Annotated[
         float, typer.Option(help="Largest body of a request, in MB; others get 413.", min=0.001)
-    ] = 8.0,
+    ] = 2.0,
     timeout: Annotated[float, typer.Option(help="Seconds a request may take before it gets 504.", min=0.001)] = 60.0,
     pack: Annotated[bool, typer.Option("--pack/--no-pack", help="Let requests share passes.")] = True,
     pack_ms: Annotated[

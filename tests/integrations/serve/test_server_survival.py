@@ -222,10 +222,10 @@ def memory():
         ("/v1/completions", {"prompt": [1, None] * 200_000}, "prompt"),
         ("/v1/completions", {"prompt": ["a"] * 100_000}, "prompt"),
         ("/v1/completions", {"prompt": "a", "stop": [1] * 300_000}, "stop"),
-        ("/v1/chat/completions", {"messages": [{}] * 200_000}, "messages"),
+        ("/v1/chat/completions", {"messages": [{}] * 50_000}, "messages"),
         ("/score", {"text_1": [0] * 300_000, "text_2": "a"}, "text_1"),
         ("/v1/read", {"question": "q", "passages": ["a"], "candidates": [0] * 300_000}, "candidates"),
-        ("/rerank", {**RERANK, **{f"field{i}": 1 for i in range(100_000)}}, "field0"),
+        ("/rerank", {**RERANK, **{f"field{i}": 1 for i in range(50_000)}}, "field0"),
         (
             "/v1/read",
             {"question": "q", "passages": list("abcdefghij"), "permutations": "random:1000000"},

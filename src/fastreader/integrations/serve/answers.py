@@ -88,7 +88,9 @@ class ServerPool:
 
 MOST_ORDERINGS = 100
 MOST_COMPARED = 100  # documents that are compared in pairs
-CHARACTERS = 64  # of a document for each token of the context; what does not fit is cut, but takes memory before
+# Of a query or document for each token of the context. What does not fit is cut, but a tokenizer takes a hundred times
+# the memory of a text.
+CHARACTERS = 16
 MOST_READ = 10_000_000  # characters of documents in all pairs
 
 
@@ -96,6 +98,7 @@ def answer_rerank(request: RerankRequest, reader: PackedReader, pooled: ServerPo
     """Return the documents in order of relevance, and pool what MoI scores for a reader without a calibration."""
     given = request.documents if request.texts is None else request.texts
     documents = _passages(reader, given, "documents" if request.texts is None else "texts")
+    _check_characters(reader, "query", request.query)
     if request.max_tokens_per_doc is not None:
         documents = [_cut(reader, passage, request.max_tokens_per_doc) for passage in documents]
     if request.method.replace("_", "-") == "pairwise":
@@ -123,6 +126,8 @@ def answer_score(request: ScoreRequest, reader: PackedReader) -> dict[str, Any]:
     queries = [request.queries] if isinstance(request.queries, str) else request.queries
     given = request.documents if isinstance(request.documents, list) else [request.documents]
     documents = _passages(reader, given, "documents")
+    for i, query in enumerate(queries):
+        _check_characters(reader, f"queries[{i}]", query)
     count = max(len(queries), len(documents))
     fits = all(len(side) in (1, count) for side in (queries, documents))
     expect(fits, "documents", f"one, or one for each of {len(queries)} queries", f"{len(documents)} documents")
@@ -210,15 +215,20 @@ def answer_read(request: ReadRequest, reader: PackedReader, pooled: ServerPool) 
 
 def _passages(reader: PackedReader, given: list[Any], name: str, *, allow_blank: bool = True) -> list[Passage]:
     """Return passages whose texts and titles UTF-8 can hold, and which are not many times as long as the context."""
-    most = None if reader.max_length is None else CHARACTERS * reader.max_length
     passages = as_passages(given, name=name, allow_blank=allow_blank)
     for i, passage in enumerate(passages):
-        expected = f"at most {most} characters, {CHARACTERS} for each token of the context"
-        expect(most is None or len(passage.text) <= most, f"{name}[{i}]", expected, len(passage.text))
+        _check_characters(reader, f"{name}[{i}]", passage.text)
         for field in ("text", "title"):
             with rejecting(f"{name}[{i}]: {field}: expected text that UTF-8 can hold", UnicodeEncodeError):
                 getattr(passage, field).encode()
     return passages
+
+
+def _check_characters(reader: PackedReader, name: str, text: str) -> None:
+    """Reject a text that is many times as long as the context."""
+    most = len(text) if reader.max_length is None else CHARACTERS * reader.max_length
+    expected = f"at most {most} characters, {CHARACTERS} for each token of the context"
+    expect(len(text) <= most, name, expected, len(text))
 
 
 def _cut(reader: PackedReader, passage: Passage, most: int) -> Passage:

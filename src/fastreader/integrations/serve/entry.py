@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import hmac
 import ipaddress
+import json
 import logging
+import re
 import time
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import Any
 
 from fastreader.integrations.serve.bodies import error_body
@@ -15,6 +18,9 @@ from fastreader.integrations.serve.bodies import error_body
 log = logging.getLogger(__name__)
 _OPEN = ("/", "/health", "/openapi.json")  # without a key
 _PIECE = 1 << 16  # bytes of a response sent at once
+# Lists, objects and fields of a JSON body: each takes up to 30 times its characters in memory.
+_PARTS = 60_000
+_PART = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|[\[{:]', re.DOTALL)
 _SMALL = 1 << 16  # bytes that a body may hold however many others there are
 
 
@@ -127,6 +133,8 @@ def _is_own(address: Sequence[Any] | None) -> bool:
 class BodyLimit:
     """Read each body up to a limit and pass it on whole, or answer 413 beyond it and 408 if it does not come.
 
+    A JSON body with more lists, objects and fields than any request needs is answered with 413 before it is parsed.
+
     Args:
         app: what answers requests.
         most: bytes.
@@ -159,6 +167,10 @@ class BodyLimit:
             await self._refuse(send, 413, f"the body has more than {self._most:,} bytes")
         elif status == 429:
             await self._refuse(send, 429, "the bodies of other requests fill the server's memory; try again soon")
+        elif status == 200 and json.detect_encoding(body) not in ("utf-8", "utf-8-sig"):
+            await self._refuse(send, 400, "the body is not JSON: expected UTF-8")
+        elif status == 200 and _has_many_parts(body):
+            await self._refuse(send, 413, f"the body has more than {_PARTS:,} lists, objects and fields")
         elif status == 200:
             messages = [{"type": "http.request", "body": bytes(body), "more_body": False}]
             del body
@@ -194,6 +206,13 @@ class BodyLimit:
     async def _refuse(self, send: Any, status: int, message: str) -> None:
         kind = "overloaded_error" if status == 429 else "invalid_request_error"
         await _refuse(send, status, error_body(message, kind, code=status), (b"connection", b"close"))
+
+
+def _has_many_parts(body: bytearray) -> bool:
+    if sum(body.count(mark) for mark in b"[{:") <= _PARTS:
+        return False
+    parts = (found for found in _PART.finditer(body) if body[found.start()] != ord('"'))
+    return next(islice(parts, _PARTS, None), None) is not None
 
 
 async def _refuse(send: Any, status: int, body: bytes, header: tuple[bytes, bytes]) -> None:

@@ -33,7 +33,7 @@ class ServerSettings:
     hosts: tuple[str, ...] = ()
     origins: tuple[str, ...] = ()
     max_requests: int = 64
-    max_body_bytes: int = 8 << 20
+    max_body_bytes: int = 2 << 20
     timeout: float = 60.0
     pack: bool = True
     pack_seconds: float = 0.005
