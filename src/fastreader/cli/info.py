@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import sys
 from importlib import metadata
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -16,10 +17,16 @@ from fastreader.cli.screen import Screen
 
 
 def info(
+    model: Annotated[
+        str | None,
+        typer.Argument(help="A model: also show what it takes, without loading it.", show_default=False),
+    ] = None,
     format: Annotated[Format, typer.Option("--format", "-f", help="table or json.")] = Format.table,
 ) -> None:
-    """Show versions, devices, and the implementation that serves each operator."""
+    """Show versions, devices, the implementation that serves each operator, and the memory that a model takes."""
     facts = collect()
+    if model is not None:
+        facts["memory"] = memory_of(model)
     if format is not Format.table:
         write_json(facts, indent=2)
         return
@@ -70,6 +77,49 @@ def collect() -> dict[str, dict[str, str]]:
             "cache": str(cache_dir()),
             **{name: "pulled" if is_cached(name) else "not pulled" for name in PACKAGED},
         },
+    }
+
+
+def memory_of(model: str) -> dict[str, str]:
+    """Return what loading a model takes, from its config and the headers of its files, in words.
+
+    Raises:
+        ModelNotFoundError: if nothing has that name.
+        ModelFileError: if a file is damaged.
+    """
+    import torch
+
+    from fastreader.models.loading import sizes
+    from fastreader.models.loading.decide import decide
+    from fastreader.models.loading.files import guarded
+    from fastreader.models.loading.find import find
+    from fastreader.models.loading.options import LoadOptions
+    from fastreader.models.machine import memory
+
+    path = Path(model).expanduser()
+    if path.is_file():
+        from gguf import GGUFReader
+
+        size = guarded(lambda: sum(int(tensor.n_bytes) for tensor in GGUFReader(path).tensors), model)
+        free = memory.free_bytes(torch.device("cpu"))
+        named = {"model": model, "weights": f"{sizes.in_gib(size)} as the file holds them"}
+        return {**named, "free": f"{sizes.in_gib(free)} on cpu", "fits": "yes" if size <= free else "no"}
+    found = find(LoadOptions(model))
+    decision = decide(found)
+    wanted = sizes.need(found, decision)
+    if wanted is None:
+        return {"model": model, "weights": "known when it is loaded: quantised, or by other code"}
+    dtype = decision.arithmetic.dtype
+    config = found.config.get_text_config()
+    token = memory.bytes_per_token(config, dtype, "upcast")
+    return {
+        "model": model,
+        "weights": f"{wanted.weights:,} as {str(dtype).removeprefix('torch.')}: {sizes.in_gib(wanted.bytes)}, "
+        f"besides {sizes.in_gib(wanted.mapped)} of mapped files",
+        "working memory": f"{sizes.in_gib(1000 * token)} for every 1000 tokens of a pass, at most",
+        "keys and values": f"{sizes.in_gib(1000 * memory.key_value_bytes(config, dtype))} for every 1000 tokens",
+        "free": f"{sizes.in_gib(wanted.free)} on {wanted.device}",
+        "fits": "yes" if wanted.fits else f"no; what would take less: {wanted.ways(dtype)}",
     }
 
 

@@ -17,6 +17,7 @@ from fastreader.models.loading.find import find
 from fastreader.models.loading.options import LoadOptions
 from fastreader.models.loading.read import Contents, read
 from fastreader.models.loading.revision import kept_weights_digest, revision
+from fastreader.models.loading.sizes import require_fit
 from fastreader.models.machine.arithmetic import Arithmetic
 from fastreader.models.machine.devices import check_map, devices_of
 from fastreader.models.rewriting import quantised, surgery
@@ -50,6 +51,7 @@ def load(options: LoadOptions) -> Loaded:
     """Load what the options name. Errors are documented at `find`, `decide`, `read` and `place`."""
     found = find(options)
     decision = decide(found)
+    require_fit(found, decision)
     contents = read(found, decision)
     weights = None if found.kind == "pair" else kept_weights_digest(contents.text, found, decision)
     digest = revision(contents.text, contents.tokenizer, weights)

@@ -320,7 +320,7 @@ def classes_for(config: Any, trust_remote_code: bool, adapter: Path | None) -> l
     if adapter is not None:
         if len(set(kinds)) == 1 or any(isinstance(kind, tuple) for kind in kinds):
             return fitting[:1]
-        named = [peft_adapters.named_in(_on_meta(kind, config), adapter) for kind in kinds]
+        named = [peft_adapters.named_in(on_meta(kind, config), adapter) for kind in kinds]
         return [fitting[named.index(max(named))]]
     lean = kinds[0] if isinstance(kinds[0], tuple) else without_encoders(kinds[0], config)
     return fitting[:1] if lean is kinds[0] else [lean, fitting[0]]
@@ -334,7 +334,7 @@ def without_encoders(kind: Any, config: Any) -> Any:
     alone = kind.config_class is not type(config)  # transformers makes a causal LM of the text config
     if alone or not may_have_encoders(config):
         return kind
-    whole = _on_meta(kind, config)
+    whole = on_meta(kind, config)
     text = assembled(whole)
     if text is None:
         return kind
@@ -356,7 +356,7 @@ def without_encoders(kind: Any, config: Any) -> Any:
     return type(kind.__name__, (kind,), {"__init__": init, "__module__": kind.__module__})
 
 
-def _on_meta(kind: Any, config: Any) -> Any:
+def on_meta(kind: Any, config: Any) -> Any:
     """Return a model of a class for a config, or for its text config if the class takes that, without weights."""
     own = config if kind.config_class is type(config) else config.get_text_config(decoder=True)
     with torch.device("meta"):

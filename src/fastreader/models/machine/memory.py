@@ -29,12 +29,24 @@ Forward = Literal["own", "upcast", "fused"]
 
 
 def free_bytes(device: torch.device) -> int:
-    """Return the free memory of `device` in bytes, on the CPU the smaller of the machine's and the container's."""
+    """Return the free memory of `device` in bytes, on the CPU within the machine's, the container's and ulimit's."""
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
         reusable = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return int(free + reusable)
-    return min(_machine_free(), _container_free())
+    return min(_machine_free(), _container_free(), address_space_left())
+
+
+def address_space_left() -> int:
+    """Return the bytes that this process may still map below its limit of address space (`ulimit -v`)."""
+    try:
+        import resource
+
+        most, _ = resource.getrlimit(resource.RLIMIT_AS)
+        pages = int(_STATM.read_text().split(maxsplit=1)[0])
+    except (ImportError, FileNotFoundError):  # not Linux
+        return 2**62
+    return 2**62 if most == resource.RLIM_INFINITY else max(0, most - pages * resource.getpagesize())
 
 
 def return_freed() -> None:
@@ -215,7 +227,7 @@ def pass_limits(token_bytes: int, devices: Iterable[torch.device], overhead: Ove
     return default, overhead.max_tokens(_HARD_SHARE * free, token_bytes)
 
 
-_MEMINFO = Path("/proc/meminfo")
+_MEMINFO, _STATM = Path("/proc/meminfo"), Path("/proc/self/statm")
 # Limit, usage and statistics files of a control group, version 2 and 1.
 _GROUP = Path("/sys/fs/cgroup")
 _GROUPS = (

@@ -1,0 +1,161 @@
+"""Count a model's weights from its config and the headers of its files, and reject a load that cannot fit."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from fastreader.errors import FastreaderError, ModelFileError, OutOfBudgetError
+from fastreader.models.loading.decide import Decision
+from fastreader.models.loading.files import guarded, parsed
+from fastreader.models.loading.find import Found
+from fastreader.models.loading.text_only import classes_for, on_meta
+from fastreader.models.machine.memory import address_space_left, free_bytes
+
+_FILES = "model*.safetensors"
+_MOST_HEADER = 100_000_000  # bytes of a safetensors header, the format's own limit
+_CLAIM = 2  # a config that describes so many times the weights of its files is for another model
+_SMALL = 2**22  # weights that a config may claim beyond that
+_GIB = 2**30
+
+
+@dataclass(frozen=True)
+class Need:
+    """The memory that a load takes.
+
+    Attributes:
+        weights: number of weights by the config.
+        bytes: of memory that nothing else can use, on the device.
+        mapped: bytes of files that stay mapped besides, which the system may drop.
+        free: bytes that are free on the device.
+        device: where the weights go.
+    """
+
+    weights: int
+    bytes: int
+    mapped: int
+    free: int
+    device: str
+
+    @property
+    def fits(self) -> bool:
+        """Whether the weights fit in what is free, mapped files too if the address space is limited."""
+        if self.bytes > self.free:
+            return False
+        return self.device != "cpu" or self.bytes + self.mapped <= address_space_left()
+
+    def ways(self, dtype: torch.dtype) -> str:
+        """Return what to try, in words, for weights that are stored as `dtype`."""
+        smaller = [] if dtype.itemsize <= 2 else ["dtype='bfloat16'"]
+        smaller.append("a quantised GGUF file of the model (about 0.6 bytes a weight at 4 bits)")
+        if self.device != "cpu" or torch.cuda.is_available():
+            smaller.append("device_map='auto'")
+        return ", ".join(smaller)
+
+
+def in_gib(count: int) -> str:
+    """Return a number of bytes in words."""
+    return f"{count / _GIB:.1f} GiB" if count >= _GIB // 10 else f"{count / 2**20:.0f} MiB"
+
+
+def stored(folder: Path) -> tuple[int, int] | None:
+    """Return the number of weights in a folder's safetensors files and their bytes, or None without such files.
+
+    Only headers are read.
+
+    Raises:
+        ModelFileError: if a header is damaged.
+    """
+    index = folder / "model.safetensors.index.json"
+    named = parsed(index).get("weight_map") if index.is_file() else None
+    files = sorted({folder / name for name in named.values()} if isinstance(named, dict) else folder.glob(_FILES))
+    found = [_header(file) for file in files]
+    return (sum(count for count, _ in found), sum(size for _, size in found)) if files else None
+
+
+def _header(file: Path) -> tuple[int, int]:
+    try:
+        with file.open("rb") as stream:
+            length = int.from_bytes(stream.read(8), "little")
+            if not 2 <= length <= min(_MOST_HEADER, file.stat().st_size - 8):
+                raise ValueError(f"a header of {length} bytes")
+            tensors = json.loads(stream.read(length))
+        tensors.pop("__metadata__", None)
+        count = sum(math.prod(each["shape"]) for each in tensors.values())
+        return count, sum(each["data_offsets"][1] - each["data_offsets"][0] for each in tensors.values())
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
+        raise ModelFileError(f"{file}: damaged or truncated ({error})") from error
+
+
+def described(found: Found) -> int | None:
+    """Return the number of weights that a config describes, tied ones once, or None if only the model's code knows.
+
+    None also stands for a config of which no model can be made, which reading it then names.
+    """
+    if found.options.trust_remote_code:
+        return None
+
+    def counted() -> int | None:
+        kind = classes_for(found.config, False, None)[0]
+        mapping = getattr(kind, "_model_mapping", None)
+        if mapping is not None:
+            if type(found.config) not in mapping:
+                return None
+            kind = mapping[type(found.config)]
+            kind = kind[0] if isinstance(kind, tuple) else kind
+        model = on_meta(kind, found.config)
+        model.tie_weights()
+        return int(sum(parameter.numel() for parameter in model.parameters()))
+
+    try:
+        return guarded(counted, found.source)
+    except FastreaderError:
+        return None
+
+
+def need(found: Found, decision: Decision) -> Need | None:
+    """Return the memory that loading a checkpoint takes, or None if it is not known before.
+
+    Raises:
+        ModelFileError: if the config describes far more weights than the files hold, or a header is damaged.
+    """
+    if decision.reads != "checkpoint" or getattr(found.config, "quantization_config", None):
+        return None
+    folder = Path(found.source)
+    held = stored(folder) if folder.is_dir() else None
+    if (weights := described(found)) is None:
+        return None
+    if held is not None and weights > _CLAIM * held[0] + _SMALL:
+        raise ModelFileError(
+            f"{found.source}: config.json describes {weights:,} weights, the files hold {held[0]:,}; "
+            "one of them belongs to another model"
+        )
+    device, dtype = decision.arithmetic.device, decision.arithmetic.dtype
+    size = weights * dtype.itemsize
+    mapped = 0 if held is None else held[1]
+    # On a CPU the kernels have their own layout; the file serves as the other copy if the type is the same.
+    same = held is not None and held[1] == held[0] * dtype.itemsize
+    copies = 1 if same or device.type != "cpu" else 2
+    return Need(weights, copies * size, mapped, free_bytes(device), device.type)
+
+
+def require_fit(found: Found, decision: Decision) -> None:
+    """Reject a load that cannot fit, before memory is allocated for its weights.
+
+    Raises:
+        OutOfBudgetError: if the weights take more memory than is free.
+        ModelFileError: if the config describes far more weights than the files hold.
+    """
+    wanted = need(found, decision)
+    if wanted is None or wanted.fits or found.options.device_map is not None:
+        return
+    limit = min(wanted.free, address_space_left()) if wanted.device == "cpu" else wanted.free
+    raise OutOfBudgetError(
+        f"{found.source}: {wanted.weights:,} weights as {str(decision.arithmetic.dtype).removeprefix('torch.')} take "
+        f"{in_gib(wanted.bytes)} on {wanted.device} besides a file of {in_gib(wanted.mapped)}, and {in_gib(limit)} are "
+        f"free. What would take less: {wanted.ways(decision.arithmetic.dtype)}"
+    )
