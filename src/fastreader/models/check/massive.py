@@ -12,14 +12,13 @@ _MASSIVE = 2.0**14  # times the other inputs; a power of two, so that no product
 
 
 @torch.inference_mode()
-def massive_difference(model: nn.Module, device: torch.device) -> float:
+def massive_difference(model: nn.Module) -> float:
     """Return how far kernels with massive inputs are off, relative to the exact product of the other inputs.
 
     What massive inputs alone give is subtracted, so that only the other inputs' results are compared.
 
     Args:
         model: whose products are compared, one of each shape, precision and type of weights.
-        device: of the inputs.
     """
     worst, seen = 0.0, set()
     for module in model.modules():
@@ -29,7 +28,7 @@ def massive_difference(model: nn.Module, device: torch.device) -> float:
         kind = (module.precision, *((type(weight), weight.dtype, tuple(weight.shape)) for weight in weights))
         if kind not in seen:
             seen.add(kind)
-            worst = max(worst, _difference(module, weights[0].shape[1], device))
+            worst = max(worst, _difference(module, weights[0].shape[1], weights[0].device))
     return worst
 
 

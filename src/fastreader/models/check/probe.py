@@ -128,7 +128,7 @@ class _Check:
         if self.model.products != "exact" or quantised:
             found = run_packed(self.model, self.tree, given, exact=False)
             rounded = self._compare_rounded(given, truth, found, quantised)
-            off = massive_difference(self.model.model, self.model.device)
+            off = massive_difference(self.model.model)
             if not off <= _MASSIVE:
                 self._fail(f"products of inputs with massive values differ by {off:.3g} of their size", f"{_MASSIVE}")
         return Checked(layer, logprob, rounded)
