@@ -1,7 +1,7 @@
 # ruff: noqa: E501
 """Write the token ids of llama.cpp's own tokenizer, with which tests/models/test_gguf_tokenizer.py compares ours.
 
-    npm install --ignore-scripts node-llama-cpp@3.22.1 @node-llama-cpp/linux-x64@3.22.1    # in a folder of its own
+    npm install --ignore-scripts node-llama-cpp@3.22.1 @node-llama-cpp/linux-x64@3.22.1    # in an empty folder
     python tools/llamacpp_ids.py FOLDER tests/models/llamacpp_ids.json.xz
 
 The vocabularies are trained here, on texts that no split has divided, so that their merges reach over every boundary
@@ -130,7 +130,7 @@ def byte_level(texts: list[str]) -> dict[str, Any]:
     model = json.loads(tokenizer.to_str())["model"]
     tokens, types = sorted(model["vocab"], key=model["vocab"].get), []
     types = [1] * len(tokens)
-    # Control tokens lie before, among and behind the others, and words that no merge makes are tokens as well.
+    # Control tokens stand before, among and behind the others, and words that no merge makes are tokens as well.
     for place, (token, kind) in enumerate({**dict.fromkeys(MARKS, 3), "<think>": 4, "        ": 4}.items()):
         tokens.insert(place * 170, token)
         types.insert(place * 170, kind)
@@ -193,7 +193,7 @@ def write(path: Path, metadata: dict[str, Any]) -> None:
 
 
 def main(folder: str, out: str) -> None:
-    """Write the ids of every case to `out`; `folder` holds node_modules."""
+    """Write the ids of every case to `out`, by the node_modules in `folder`."""
     texts = made_texts()
     plain = [text for text in texts if not any(mark in text for mark in MARKS)]
     vocabularies = {"bytes": byte_level(plain), "pieces": sentence_pieces(plain)}

@@ -94,7 +94,7 @@ def _header(file: Path) -> tuple[int, int]:
 def described(found: Found) -> int | None:
     """Return the number of weights that a config describes, tied ones once, or None if only the model's code knows.
 
-    None also stands for a config of which no model can be made, which reading it then names.
+    None also represents a config of which no model can be made, which reading it then names.
     """
     if found.options.trust_remote_code:
         return None
