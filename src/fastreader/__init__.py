@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from fastreader.passages.arrange import Arranger, arrange
     from fastreader.passages.conflicts.find import conflicts
     from fastreader.passages.conflicts.results import Conflicts
+    from fastreader.passages.fuse import fuse
     from fastreader.passages.ranking.rerank import arerank, rerank
     from fastreader.passages.ranking.results import Reranked, RerankResult
     from fastreader.passages.ranking.trec import save_trec_run
@@ -26,11 +27,13 @@ if TYPE_CHECKING:
     from fastreader.reader.reader import Reader
     from fastreader.reader.remote.server_reader import ServerReader
     from fastreader.scoring.api import permutation_cost, score_permutations
+    from fastreader.scoring.labels import Classified, classify
     from fastreader.scoring.results import PermutationScores
 
 __version__ = "0.2.0"
 
 _HOME = {
+    "Classified": "scoring.labels",
     "Conflicts": "passages.conflicts.results",
     "Example": "data",
     "FastreaderError": "errors",
@@ -53,7 +56,9 @@ _HOME = {
     "arerank": "passages.ranking.rerank",
     "Arranger": "passages.arrange",
     "arrange": "passages.arrange",
+    "classify": "scoring.labels",
     "conflicts": "passages.conflicts.find",
+    "fuse": "passages.fuse",
     "load_examples": "data",
     "permutation_cost": "scoring.api",
     "rerank": "passages.ranking.rerank",
@@ -64,6 +69,7 @@ _HOME = {
 }
 __all__ = [
     "Arranger",
+    "Classified",
     "Conflicts",
     "Example",
     "FastreaderError",
@@ -85,9 +91,11 @@ __all__ = [
     "TreeStats",
     "arerank",
     "arrange",
+    "classify",
     "conflicts",
     "eor",
     "errors",
+    "fuse",
     "load_examples",
     "moi",
     "noise",

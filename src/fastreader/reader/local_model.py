@@ -16,6 +16,7 @@ from fastreader.core.forks import repair_in_children
 from fastreader.core.options import MOST_NEW_TOKENS
 from fastreader.core.tree import PrefixTree, TokenPairs, Tokens, partition
 from fastreader.errors import ContextOverflowError, FastreaderError, OutOfBudgetError
+from fastreader.models.loading.relevance import RelevanceScheme
 from fastreader.models.machine import memory
 from fastreader.models.machine.arithmetic import Arithmetic
 from fastreader.models.tree_model import TreeModel
@@ -35,6 +36,7 @@ class LocalModel:
         arithmetic: device, storage type and precision, and why.
         revision: distinguishes its weights from others of that name; empty for a packaged model.
         check: which check ran at load: "full", "quick" (the verdict of an earlier one) or "off".
+        relevance: how it scores a query with a document; None if it is no reranker.
         lock: held during a pass and the choice of its tokens.
     """
 
@@ -47,6 +49,7 @@ class LocalModel:
         self.arithmetic = arithmetic
         self.revision = revision
         self.check = "off"
+        self.relevance: RelevanceScheme | None = None
         self.max_length = model.max_length
         own = encoder.tokenizer.eos_token_id
         self.end_tokens: frozenset[int] = model.end_tokens | (frozenset() if own is None else {int(own)})

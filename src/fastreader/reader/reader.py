@@ -59,7 +59,9 @@ class Reader(ReaderBase):
             arithmetic = replace(arithmetic, precision=tree_model.precision, reason=tree_model.why_not_upcast)
         self.arithmetic = arithmetic
         self.revision = "" if loaded.packaged else loaded.digest
-        super().__init__(LocalModel(tree_model, encoder, name, arithmetic, self.revision))
+        local_model = LocalModel(tree_model, encoder, name, arithmetic, self.revision)
+        local_model.relevance = loaded.relevance
+        super().__init__(local_model)
         self._loaded_from: LoadOptions | None = None  # None for a model object
         self._digest = loaded.digest
         if loaded.given:

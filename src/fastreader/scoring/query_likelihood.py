@@ -10,11 +10,12 @@ import numpy.typing as npt
 
 from fastreader.core.checks import located
 from fastreader.core.protocol import ScoringReader
-from fastreader.core.tree import PrefixTree, TreeStats
+from fastreader.core.tree import TreeStats
 from fastreader.data.types import Passage
 from fastreader.errors import ContextOverflowError
 from fastreader.reader.prompts.pieces import PromptPieces, encode
 from fastreader.reader.prompts.template import Template
+from fastreader.scoring.labels import tokens_of
 
 FloatArray = npt.NDArray[np.float64]
 Pair = tuple[list[int], list[int]]
@@ -99,7 +100,7 @@ def query_likelihoods(
             end, count = start + len(job.pairs), len(job.truncated)
             values = scores.logprob[start:end]
             # Tokens that several questions share are counted once, for the whole pass.
-            alone = scores.stats if len(waiting) == 1 else _total(reader.plan(job.pairs, max_batch_tokens))
+            alone = scores.stats if len(waiting) == 1 else tokens_of(reader, job.pairs, max_batch_tokens)
             advance(1)
             yield QueryLikelihoods(
                 logprobs=values[:count],
@@ -148,8 +149,3 @@ def _bodies(
         bodies.append(pieces.opening + tokens[: len(tokens) - beyond] + pieces.separator)
         truncated.append(beyond)
     return bodies, truncated
-
-
-def _total(trees: Sequence[PrefixTree]) -> TreeStats:
-    first, *others = [tree.stats for tree in trees]
-    return sum(others, first)

@@ -31,13 +31,25 @@ _WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 
 def parsed(file: Path) -> dict[str, Any]:
     """Return the object in a JSON file, or raise ModelFileError if it is damaged."""
-    try:
-        values = json.loads(file.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise ModelFileError(f"{file}: damaged or truncated ({error})") from error
+    values = _json(file)
     if not isinstance(values, dict):
         raise ModelFileError(f"{file}: damaged; expected an object, got {type(values).__name__}")
     return values
+
+
+def parsed_objects(file: Path) -> list[dict[str, Any]]:
+    """Return the list of objects in a JSON file, or raise ModelFileError if it is damaged."""
+    values = _json(file)
+    if not isinstance(values, list) or not all(isinstance(value, dict) for value in values):
+        raise ModelFileError(f"{file}: damaged; expected a list of objects, got {type(values).__name__}")
+    return values
+
+
+def _json(file: Path) -> Any:
+    try:
+        return json.loads(file.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ModelFileError(f"{file}: damaged or truncated ({error})") from error
 
 
 def has_tokenizer(folder: Path) -> bool:

@@ -16,6 +16,7 @@ from fastreader.models.loading.decide import Decision, decide
 from fastreader.models.loading.find import find
 from fastreader.models.loading.options import LoadOptions
 from fastreader.models.loading.read import Contents, read
+from fastreader.models.loading.relevance import RelevanceScheme
 from fastreader.models.loading.revision import kept_weights_digest, revision
 from fastreader.models.loading.sizes import require_fit
 from fastreader.models.machine.arithmetic import Arithmetic
@@ -36,6 +37,7 @@ class Loaded:
         digest: of weights, configuration and tokenizer.
         packaged: whether the name alone fixes the digest.
         given: whether the model is the caller's object.
+        relevance: how it scores a query with a document; None if it is no reranker.
     """
 
     model: Any
@@ -45,6 +47,7 @@ class Loaded:
     digest: str
     packaged: bool
     given: bool
+    relevance: RelevanceScheme | None = None
 
 
 def load(options: LoadOptions) -> Loaded:
@@ -55,12 +58,15 @@ def load(options: LoadOptions) -> Loaded:
     contents = read(found, decision)
     weights = None if found.kind == "pair" else kept_weights_digest(contents.text, found, decision)
     digest = revision(contents.text, contents.tokenizer, weights)
+    if contents.relevance is not None:
+        digest = contents.relevance.digest(digest)
     model, arithmetic = place(contents, decision, found.options.device_map)
     if found.file is not None and (kinds := unpacked(found.file)):
         arithmetic = replace(arithmetic, unpacked=kinds)
     name = found.name or _name_of(model)
     packaged = found.kind == "packaged" and found.adapter is None
-    return Loaded(model, contents.tokenizer, arithmetic, name, digest, packaged, found.kind == "pair")
+    given = found.kind == "pair"
+    return Loaded(model, contents.tokenizer, arithmetic, name, digest, packaged, given, contents.relevance)
 
 
 def _name_of(model: Any) -> str:

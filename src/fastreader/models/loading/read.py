@@ -17,6 +17,7 @@ from fastreader.models.loading import peft_adapters
 from fastreader.models.loading.decide import Decision
 from fastreader.models.loading.files import check_loading_info, guarded
 from fastreader.models.loading.find import Found
+from fastreader.models.loading.relevance import RelevanceScheme, has_head, scheme_of, without_head
 from fastreader.models.loading.text_only import EncoderNeededError, classes_for, text_model
 from fastreader.models.rewriting import quantised, surgery
 from fastreader.models.rewriting.device_hooks import settled
@@ -38,11 +39,13 @@ class Contents:
         whole: the model with all parts that were read, an adapter merged.
         text: its text model, which shares modules with it or is the same object.
         tokenizer: of the model.
+        relevance: how it scores a query with a document; None if it is no reranker.
     """
 
     whole: Any
     text: Any
     tokenizer: Any
+    relevance: RelevanceScheme | None = None
 
 
 def read(found: Found, decision: Decision) -> Contents:
@@ -57,11 +60,27 @@ def read(found: Found, decision: Decision) -> Contents:
     """
     if decision.reads == "pair":
         return Contents(decision.given, decision.given, found.options.model[1])
-    if found.file is None:
-        whole, text = _read_checkpoint(found, decision)
-    else:
+    if found.file is not None:
         whole, text = _read_gguf(found.file, found, decision)
-    return Contents(whole, text, guarded(lambda: _tokenizer(found), found.tokenizer))
+        return Contents(whole, text, guarded(lambda: _tokenizer(found), found.tokenizer))
+    head = None
+    if has_head(found.config):
+        text, head = _read_classifier(found, decision)
+        whole = text
+    else:
+        whole, text = _read_checkpoint(found, decision)
+    tokenizer = guarded(lambda: _tokenizer(found), found.tokenizer)
+    return Contents(whole, text, tokenizer, scheme_of(Path(found.source), found.config, head, tokenizer))
+
+
+def _read_classifier(found: Found, decision: Decision) -> tuple[Any, Any]:
+    """Return the text model of a decoder for sequence classification, and its head."""
+    import transformers
+
+    model, _ = _read_as(transformers.AutoModelForSequenceClassification, found, decision)
+    if quantised.method(model):
+        raise UnsupportedModelError(f"{found.source}: a quantised model with a classification head is not supported")
+    return without_head(model)
 
 
 def _read_gguf(file: GgufFile, found: Found, decision: Decision) -> tuple[Any, Any]:

@@ -17,6 +17,7 @@ from fastreader.core.checks import require
 from fastreader.data.types import Passage
 from fastreader.moi.baselines.alone import bayes_saliency, cross_encoder, long_llm_lingua, qg, retriever_scores
 from fastreader.moi.baselines.consistency import ConsistencyVote, permutation_self_consistency, self_consistency
+from fastreader.moi.baselines.first_token import FirstTokenPrompt, first_token
 from fastreader.moi.baselines.fixed import backwards, best_at_the_ends, long_context_reorder, oracle, random, retriever
 from fastreader.moi.baselines.listwise import ListwisePrompt, listwise
 from fastreader.moi.baselines.ordering import Ordering
@@ -29,6 +30,7 @@ from fastreader.moi.calibration.probe import gold_of
 __all__ = [
     "METHODS",
     "ConsistencyVote",
+    "FirstTokenPrompt",
     "ListwisePrompt",
     "Method",
     "Ordering",
@@ -38,6 +40,7 @@ __all__ = [
     "bayes_saliency_plus",
     "best_at_the_ends",
     "cross_encoder",
+    "first_token",
     "gold_of",
     "listwise",
     "long_context_reorder",
@@ -111,6 +114,7 @@ METHODS: dict[str, Method] = {
         _method("bayes-saliency-plus", bayes_saliency_plus, "reader"),
         _method("longllmlingua", long_llm_lingua, "reader"),
         *_and_matched("pairwise", pairwise, "reader"),
+        *_and_matched("first-token", first_token, "reader"),
         *_and_matched("rankgpt", listwise, "reader generate"),
         _method("permutation-self-consistency", permutation_self_consistency, "reader generate"),
         *_and_matched("cross-encoder", cross_encoder, "model"),

@@ -100,7 +100,7 @@ def rank_lists(
         (for each list its parsed permutation, in places of the list; tokens given and computed)
     """
     texts = prompt or ListwisePrompt()
-    shown = [_cut(show(p), texts.words) for p in passages]
+    shown = [cut_to_words(show(p), texts.words) for p in passages]
     prompts = []
     for order in orders:
         fields = {"question": question.strip(), "count": len(order)}
@@ -166,5 +166,6 @@ def rank_scores(order: Sequence[int]) -> FloatArray:
     return scores
 
 
-def _cut(text: str, words: int | None) -> str:
+def cut_to_words(text: str, words: int | None) -> str:
+    """Return the first words of a text, all of it for None."""
     return text if words is None else " ".join(text.split()[:words])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -21,7 +20,9 @@ from fastreader.moi.baselines import METHODS
 from fastreader.moi.baselines.ordering import NOTHING_READ, Ordering
 from fastreader.moi.calibration.store import find
 from fastreader.moi.reorder.rerank import rerank as moi_rerank
-from fastreader.passages.ranking.results import Reranked, RerankResult
+from fastreader.passages.ranking.relevance import RELEVANCE, by_relevance
+from fastreader.passages.ranking.results import Reranked, RerankResult, by_value, ranking_of, readable
+from fastreader.passages.ranking.yes_no import YES_NO, by_yes_no
 from fastreader.reader.prompts.template import as_template
 from fastreader.scoring.query_likelihood import query_likelihoods
 
@@ -30,10 +31,16 @@ if TYPE_CHECKING:
     from fastreader.reader.prompts.template import Template
 
 LIKELIHOOD, MOI = "query_likelihood", "moi"
-RERANKERS = (LIKELIHOOD, MOI, *METHODS)
-EMPTY = "no text, so not scored"
+RERANKERS = (LIKELIHOOD, RELEVANCE, YES_NO, MOI, *METHODS)
 NOT_READ = "beyond the passages that the method looks at"
 _MOI_SETTINGS = ("prune", "prune_mass", "stopping", "permutations", "max_passages", "pool")
+
+_SETTINGS: dict[str, Sequence[str]] = {
+    LIKELIHOOD: (),
+    RELEVANCE: (),
+    YES_NO: ("prompt", "calibrate"),
+    MOI: _MOI_SETTINGS,
+}
 
 ReaderLike = ScoringReader | str | os.PathLike[str] | tuple[Any, Any]
 
@@ -56,8 +63,9 @@ def rerank(
     question: str | Example | Sequence[str | Example],
     passages: Iterable[Any] | None = None,
     *,
-    method: str = LIKELIHOOD,
+    method: str | None = None,
     top_n: int | None = None,
+    instruction: str | None = None,
     template: Template | None = None,
     bias: PositionBias | None = None,
     uncalibrated: bool = False,
@@ -69,9 +77,14 @@ def rerank(
 ) -> Reranked | list[Reranked]:
     """Order passages by their relevance to a question.
 
-    By default a passage is worth what it gains the question: ``v = (log P(question | passage) - log P(question)) /
-    tokens of the question``, in nats, and its relevance is ``1 / (1 + exp(-v))``. So it does not depend on the other
-    passages. The passages of all questions are scored together, in as few passes as memory allows.
+    A model that was trained for it (`Reader.is_reranker`) scores by "relevance": its own prompt, labels or head, with
+    its raw score as `value`, and the sigmoid of that as relevance.
+
+    With any other reader a passage is worth what it gains the question: ``v = (log P(question | passage) -
+    log P(question)) / tokens of the question``, in nats, and its relevance is ``1 / (1 + exp(-v))``. "yes_no" asks the
+    reader whether the passage helps, and ``v`` is ``log P(yes) - log P(no)``. In all three a passage's relevance does
+    not depend on the other passages, and the passages of all questions are scored together, in as few passes as memory
+    allows.
 
     Other methods compare the passages of a question with each other. "moi" gives utilities against their mean, in nats,
     through the same sigmoid. The baselines (`moi.baselines.METHODS`) give scores in their own units, or only an order;
@@ -82,8 +95,11 @@ def rerank(
         question: a question, or a list of them; an `Example` brings its passages.
         passages: texts, `Passage`s, mappings, documents of LangChain or Haystack, nodes of LlamaIndex, in the
             retriever's order; for a list of questions, a list of such lists. None for `Example`s.
-        method: "query_likelihood", "moi", or a baseline's name.
+        method: "relevance", "query_likelihood", "yes_no", "moi", or a baseline's name ("first-token", "pairwise", ...).
+            None is "relevance" for a model trained for it, else "query_likelihood".
         top_n: return at most this many passages; None returns all.
+        instruction: for "relevance" and "yes_no": what makes a passage relevant, or the name of one of a relevance
+            model's own prompts. None takes the default.
         template: the prompt's texts.
         bias: for "moi" and baselines that place by it: a calibration. "moi" without one takes the largest
             for this reader and template that is for no more passages than there are; the others follow in their order.
@@ -93,7 +109,8 @@ def rerank(
             "error" raises. Baselines always raise.
         max_batch_tokens: same as `score_permutations`.
         progress: show a progress bar for several questions; None shows one on a terminal.
-        settings: further settings of "moi" (`moi.rerank`) or of the baseline.
+        settings: further settings: of "yes_no" `prompt` (`YesNoPrompt`) and `calibrate` (subtract the log-odds for
+            an empty passage), of "moi" (`moi.rerank`) or of the baseline.
 
     Returns:
         The ranking, or a list of them for a list of questions. Passages without text come last, with relevance 0 and
@@ -104,8 +121,7 @@ def rerank(
             needs, or "moi" has no calibration.
         ContextOverflowError: if a question is longer than the model's context, or a passage by "error".
     """
-    name = method if method == LIKELIHOOD else method.replace("_", "-")
-    check_choice("method", name, RERANKERS)
+    name = None if method is None else _named(method)
     check_choice("on_overflow", on_overflow, ("error", "truncate"))
     check_int("top_n", top_n, optional=True)
     one = isinstance(question, (str, Example))
@@ -113,11 +129,19 @@ def rerank(
         questions = _questions([question], [passages])
     else:
         questions = _questions(question, passages, plural=True)
-    _check_settings(name, settings)
     opened = _opened(reader)
+    if name is None:
+        name = RELEVANCE if getattr(opened, "is_reranker", False) else LIKELIHOOD
+    _check_settings(name, settings)
+    instructed = instruction is None or name in (RELEVANCE, YES_NO)
+    expect(instructed, "instruction", f"None, since {name!r} has a template instead", instruction)
     shared: dict[str, Any] = {"template": as_template(template), "max_batch_tokens": max_batch_tokens}
     with track("ranking", len(questions), "questions", False if one else progress) as advance:
-        if name == LIKELIHOOD:
+        if name in (RELEVANCE, YES_NO):
+            both: Any = {"on_overflow": on_overflow, "max_batch_tokens": max_batch_tokens, "instruction": instruction}
+            found = (by_relevance if name == RELEVANCE else by_yes_no)(opened, questions, **both, **settings)
+            advance(len(questions))
+        elif name == LIKELIHOOD:
             found = _by_likelihood(opened, questions, on_overflow=on_overflow, advance=advance, **shared)
         else:
             run = partial(_by_moi, uncalibrated=uncalibrated, on_overflow=on_overflow) if name == MOI else _by_baseline
@@ -164,32 +188,17 @@ def _questions(questions: Sequence[Any], passages: Any, plural: bool = False) ->
     return examples
 
 
+def _named(method: str) -> str:
+    """Return the name of a method, of which a baseline's may be written with underscores."""
+    name = method if method in RERANKERS else method.replace("_", "-")
+    check_choice("method", name, RERANKERS)
+    return name
+
+
 def _check_settings(method: str, settings: dict[str, Any]) -> None:
-    own = () if method == LIKELIHOOD else _MOI_SETTINGS if method == MOI else sorted(METHODS[method].settings)
+    own = _SETTINGS[method] if method in _SETTINGS else sorted(METHODS[method].settings)
     for name in settings:
         expect(name in own, name, f"a setting of {method!r} ({', '.join(own) or 'it has none'})", settings[name])
-
-
-def _readable(example: Example) -> list[int]:
-    return [i for i, passage in enumerate(example.passages) if passage.text.strip() or passage.title.strip()]
-
-
-def _ranking(
-    example: Example, found: Iterable[RerankResult], method: str, stats: TreeStats, note: str = ""
-) -> Reranked:
-    """Return a ranking of results in order, followed by the passages without text."""
-    results = list(found)
-    known = {result.index for result in results}
-    for i, passage in enumerate(example.passages):
-        if i not in known:
-            results.append(RerankResult(i, passage, 0.0, note=EMPTY))
-    about = (example.id, example.answers, example.candidates, example.metadata)
-    return Reranked(example.question, results, method, stats, note, *about)
-
-
-def sigmoid(value: float) -> float:
-    """Return 1 / (1 + exp(-value)), without overflow."""
-    return 1 / (1 + math.exp(-value)) if value >= 0 else math.exp(value) / (1 + math.exp(value))
 
 
 def _by_likelihood(
@@ -197,27 +206,22 @@ def _by_likelihood(
 ) -> list[Reranked]:
     first = template.question_first
     expect(not first, "template", "passages before the question, whose likelihood after each is compared", template)
-    readable = [_readable(example) for example in questions]
+    kept_lists = [readable(example) for example in questions]
     jobs = [
         (example.question, [example.passages[i] for i in kept], f"question {number}")
-        for number, (example, kept) in enumerate(zip(questions, readable, strict=True))
+        for number, (example, kept) in enumerate(zip(questions, kept_lists, strict=True))
         if kept
     ]
     likelihoods = query_likelihoods(reader, jobs, template, without=True, **options)
     rankings = []
-    for example, kept in zip(questions, readable, strict=True):
+    for example, kept in zip(questions, kept_lists, strict=True):
         if not kept:
-            rankings.append(_ranking(example, [], LIKELIHOOD, NOTHING_READ))
+            rankings.append(ranking_of(example, [], LIKELIHOOD, NOTHING_READ))
             continue
         found = next(likelihoods)
         assert found.without is not None
         gains = (found.logprobs - found.without) / found.num_tokens
-        results = []
-        for i, value, cut in zip(kept, gains.tolist(), found.truncated, strict=True):
-            note = f"cut by {cut} tokens to fit the model's context" if cut else ""
-            results.append(RerankResult(i, example.passages[i], sigmoid(value), value, note))
-        results.sort(key=lambda result: -(result.value or 0.0))  # ties keep the retriever's order
-        rankings.append(_ranking(example, results, LIKELIHOOD, found.stats))
+        rankings.append(by_value(example, kept, gains, found.truncated, LIKELIHOOD, found.stats))
     return rankings
 
 
@@ -233,9 +237,9 @@ def _by_moi(
     max_passages: int = 10,
     **options: Any,
 ) -> Reranked:
-    kept = _readable(example)
+    kept = readable(example)
     if not kept:
-        return _ranking(example, [], method, NOTHING_READ)
+        return ranking_of(example, [], method, NOTHING_READ)
     most = min(len(kept), max_passages)
     if bias is not None:
         most = bias.num_passages
@@ -256,7 +260,7 @@ def _by_moi(
         results.append(RerankResult(kept[p.index], p.passage, p.relevance or 0.0, p.utility, note))
     cost = ranked.cost
     stats = TreeStats(len(kept), cost.total_tokens, cost.computed_tokens, 0, cost.cached_tokens)
-    return _ranking(example, results, method, stats, ranked.note)
+    return ranking_of(example, results, method, stats, ranked.note)
 
 
 def _largest_calibrated(reader: ScoringReader, template: Template, most: int) -> int | None:
@@ -265,9 +269,9 @@ def _largest_calibrated(reader: ScoringReader, template: Template, most: int) ->
 
 
 def _by_baseline(reader: ScoringReader, example: Example, method: str, **settings: Any) -> Reranked:
-    kept = _readable(example)
+    kept = readable(example)
     if not kept:
-        return _ranking(example, [], method, NOTHING_READ)
+        return ranking_of(example, [], method, NOTHING_READ)
     found: Ordering = METHODS[method](reader, example.question, [example.passages[i] for i in kept], **settings)
     order = found.order
     if found.scores is not None:  # a reading order may put the best at the ends
@@ -276,4 +280,4 @@ def _by_baseline(reader: ScoringReader, example: Example, method: str, **setting
     for place, i in enumerate(order):
         value = None if found.scores is None else float(found.scores[i])
         results.append(RerankResult(kept[i], example.passages[kept[i]], (len(kept) - place) / len(kept), value))
-    return _ranking(example, results, method, found.stats)
+    return ranking_of(example, results, method, found.stats)

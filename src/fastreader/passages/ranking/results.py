@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, overload
+
+import numpy as np
+import numpy.typing as npt
 
 from fastreader.core.frames import data_frame, listing
 from fastreader.core.tree import TreeStats
 from fastreader.data.record import Record
 from fastreader.data.types import Example, Passage
 
+FloatArray = npt.NDArray[np.float64]
+EMPTY = "no text, so not scored"
 _FRAME = ("id", "question", "rank", "index", "passage_id", "title", "text", "relevance", "value", "note")
 
 
@@ -137,3 +143,47 @@ class Reranked:
             "computed_tokens": self.stats.computed_tokens,
             "results": [result.to_dict() for result in self.results],
         }
+
+
+def readable(example: Example) -> list[int]:
+    """Return the places of the passages that have text."""
+    return [i for i, passage in enumerate(example.passages) if passage.text.strip() or passage.title.strip()]
+
+
+def ranking_of(
+    example: Example, found: Iterable[RerankResult], method: str, stats: TreeStats, note: str = ""
+) -> Reranked:
+    """Return a ranking of results in order, followed by the passages without text."""
+    results = list(found)
+    known = {result.index for result in results}
+    for i, passage in enumerate(example.passages):
+        if i not in known:
+            results.append(RerankResult(i, passage, 0.0, note=EMPTY))
+    about = (example.id, example.answers, example.candidates, example.metadata)
+    return Reranked(example.question, results, method, stats, note, *about)
+
+
+def sigmoid(value: float) -> float:
+    """Return 1 / (1 + exp(-value)), without overflow."""
+    return 1 / (1 + math.exp(-value)) if value >= 0 else math.exp(value) / (1 + math.exp(value))
+
+
+def by_value(
+    example: Example, places: Sequence[int], values: FloatArray, cuts: Sequence[int], method: str, stats: TreeStats
+) -> Reranked:
+    """Return the ranking of passages by falling value, ties as the retriever has them.
+
+    Args:
+        example: the question with its passages.
+        places: indices of the passages that were scored.
+        values: float64 [n], theirs; more may follow.
+        cuts: tokens cut off each of them.
+        method: its name.
+        stats: tokens.
+    """
+    results = []
+    for i, value, cut in zip(places, values.tolist(), cuts, strict=False):
+        note = f"cut by {cut} tokens to fit the model's context" if cut else ""
+        results.append(RerankResult(i, example.passages[i], sigmoid(value), value, note))
+    results.sort(key=lambda result: -(result.value or 0.0))
+    return ranking_of(example, results, method, stats)

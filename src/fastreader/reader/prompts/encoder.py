@@ -190,6 +190,23 @@ class TextEncoder:
         """Return what `start` returns for a caller's text, which is not kept."""
         return self._begun(self._encode_one(text, trusted) if text else [])
 
+    def around_pair(self) -> tuple[list[int], list[int], list[int]]:
+        """Return the special tokens that the tokenizer puts before, between and after the two texts of a pair.
+
+        Raises:
+            UnsupportedModelError: if it joins them otherwise.
+        """
+        with self._lock:
+            joined = list(self._own("x", "y", add_special_tokens=True, split_special_tokens=False)["input_ids"])
+        one, other = self._encode(["x", "y"])
+        for start in range(len(joined) - len(one) - len(other) + 1):
+            if joined[start : start + len(one)] != one:
+                continue
+            for then in range(start + len(one), len(joined) - len(other) + 1):
+                if joined[then : then + len(other)] == other:
+                    return joined[:start], joined[start + len(one) : then], joined[then + len(other) :]
+        raise UnsupportedModelError("tokenizer: it joins the two texts of a pair by other tokens than their own")
+
     def prompt_tokens(
         self, prompt: TextOrTokens, name: str = "prompt", *, special_tokens: bool = False
     ) -> Sequence[int]:
