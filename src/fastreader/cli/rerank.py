@@ -29,11 +29,17 @@ def rerank(
     *,
     questions: options.SkippableArguments,
     method: Annotated[
-        str,
+        str | None,
         typer.Option(
-            help="query_likelihood (each passage by itself), moi, or a baseline such as qg, pairwise, rankgpt."
+            help="relevance (the default of a model trained for it), query_likelihood (of other readers), yes_no, moi, "
+            "or a baseline such as first-token, pairwise, rankgpt.",
+            show_default=False,
         ),
-    ] = "query_likelihood",
+    ] = None,
+    instruction: Annotated[
+        str | None,
+        typer.Option(help="What makes a passage relevant, for relevance and yes_no.", show_default=False),
+    ] = None,
     top_n: Annotated[
         int | None, typer.Option("--top-n", "-n", help="Number of passages returned.", min=1, show_default=False)
     ] = None,
@@ -56,13 +62,16 @@ def rerank(
 
     By default a passage is worth what it adds to the likelihood of the question, each passage read by itself. The table
     shows that value in nats per token of the question, relevance, which is its sigmoid (0.5: the passage adds nothing),
-    and rank, the passage's place in the file. Other methods are relative to the question's other passages.
+    and rank, the passage's place in the file. A model trained as a reranker gives its own score instead, and yes_no
+    asks a chat model whether the passage helps. Other methods are relative to the question's other passages.
 
     Examples:
 
       fastreader rerank questions.jsonl --top-n 3 --limit 3
 
       fastreader rerank -q "Who wrote Emma?" -p "Jane Austen wrote Emma." -p "Emma is a name."
+
+      fastreader rerank questions.jsonl --method yes_no --instruction "Find the passage that names a date."
 
       fastreader rerank questions.jsonl.gz --format trec > run.trec
 
@@ -75,14 +84,16 @@ def rerank(
     from fastreader.passages.ranking.batches import rerank_many
 
     skip = Skipped(questions.skip_errors)
-    check_choice("--method", method, RERANKERS)
+    if method is not None:
+        check_choice("--method", method, RERANKERS)
     check_output(output, questions.file)
     examples = questions.read(None, skip.on_error)
     prompts = prompt.texts()
     calibration = PositionBias.load(bias) if bias else None
     settings: dict[str, Any] = {"method": method, "top_n": top_n, "uncalibrated": uncalibrated, "seed": seed}
+    settings["instruction"] = instruction
     pool = actors.pool(_TOGETHER)
-    placed = "moi" in method or method.endswith("-matched")
+    placed = method is not None and ("moi" in method or method.endswith("-matched"))
     with ExitStack() as stack:
         log = None
         searches = output.output is not None and placed and calibration is None

@@ -23,7 +23,8 @@ class RankerFields(BaseModel):
         model, device, dtype, precision: arguments of `Reader.load`, which runs at the first call.
         reader: a reader to use instead; it is not serialised.
         top_n: at most this many documents are returned; None returns all.
-        method: a method of `fastreader.rerank`.
+        method: a method of `fastreader.rerank`; None takes a relevance model's own, else query likelihood.
+        instruction: what makes a document relevant, for the methods that take one.
         options: further arguments of `fastreader.rerank`.
         score_threshold: documents of smaller relevance are left out; None keeps all.
     """
@@ -34,7 +35,8 @@ class RankerFields(BaseModel):
     precision: str = "fast"
     reader: Any = Field(default=None, exclude=True, repr=False)
     top_n: int | None = Field(default=3, description="Number of documents returned.")
-    method: str = "query_likelihood"
+    method: str | None = None
+    instruction: str | None = None
     options: dict[str, Any] = Field(default_factory=dict)
     score_threshold: float | None = None
 
@@ -71,7 +73,9 @@ def ranking(ranker: Any, query: Any, passages: Any, top_n: int | None, **options
         query, passages, top_n: arguments of `fastreader.rerank`.
         **options: further ones, besides the ranker's own.
     """
-    return rerank(reader_of(ranker), query, passages, method=ranker.method, top_n=top_n, **options, **ranker.options)
+    instruction = getattr(ranker, "instruction", None)
+    how: dict[str, Any] = {"method": ranker.method, "top_n": top_n, **options, **ranker.options}
+    return rerank(reader_of(ranker), query, passages, **({"instruction": instruction} if instruction else {}), **how)
 
 
 def above(results: Iterable[RerankResult], threshold: float | None) -> list[RerankResult]:

@@ -26,7 +26,7 @@ class FastreaderRerank(pyterrier.Transformer):
         model, device, dtype, precision: arguments of `Reader.load`, which runs at the first call; the reader is shared.
         text_field: column of a document's text.
         top_n: at most this many rows for each query; None returns all.
-        method: a method of `fastreader.rerank`.
+        method: a method of `fastreader.rerank`; None takes a relevance model's own, else query likelihood.
         options: further arguments of `fastreader.rerank`.
         reader: a reader to use instead of `model`.
 
@@ -40,7 +40,7 @@ class FastreaderRerank(pyterrier.Transformer):
         *,
         text_field: str = "text",
         top_n: int | None = None,
-        method: str = "query_likelihood",
+        method: str | None = None,
         options: dict[str, Any] | None = None,
         device: str = "auto",
         dtype: str = "auto",

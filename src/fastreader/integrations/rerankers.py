@@ -23,7 +23,7 @@ class FastreaderRanker(BaseRanker):
         model_name_or_path: what `Reader.load` loads.
         verbose: taken for the library's sake; nothing is printed.
         reader: a reader to use instead.
-        method: a method of `fastreader.rerank`.
+        method: a method of `fastreader.rerank`; None takes a relevance model's own, else query likelihood.
         device, dtype, precision: arguments of `Reader.load`.
         options: further arguments of `fastreader.rerank`.
     """
@@ -34,7 +34,7 @@ class FastreaderRanker(BaseRanker):
         verbose: int = 1,
         *,
         reader: Any = None,
-        method: str = "query_likelihood",
+        method: str | None = None,
         device: str | None = None,
         dtype: str | None = None,
         precision: str = "fast",

@@ -101,17 +101,22 @@ def answer_rerank(request: RerankRequest, reader: PackedReader, pooled: ServerPo
     _check_characters(reader, "query", request.query)
     if request.max_tokens_per_doc is not None:
         documents = [_cut(reader, passage, request.max_tokens_per_doc) for passage in documents]
-    if request.method.replace("_", "-") == "pairwise":
+    if request.method is not None and request.method.replace("_", "-") == "pairwise":
         compared = f"at most {MOST_COMPARED} documents to compare in pairs"
         expect(len(documents) <= MOST_COMPARED, "documents", compared, len(documents))
         size = 2 * len(documents) * sum(len(passage.text) + len(passage.title) for passage in documents)
         expect(size <= MOST_READ, "documents", f"at most {MOST_READ:,} characters in all pairs", f"{size:,}")
     pool = {"pool": pooled.pool, "uncalibrated": True} if pooled.pool and request.method == MOI else {}
-    ranked = rerank(reader, request.query, documents, method=request.method, top_n=request.top_n or None, **pool)
+    how: Any = {"method": request.method, "instruction": request.instruction, **pool}
+    ranked = rerank(reader, request.query, documents, top_n=request.top_n or None, **how)
     pooled.keep()
     if request.texts is not None:  # as text-embeddings-inference answers
         text = request.return_documents
-        return [{"index": r.index, "score": r.relevance, **({"text": r.passage.text} if text else {})} for r in ranked]
+        scores = [r.value if request.raw_scores and r.value is not None else r.relevance for r in ranked]
+        return [
+            {"index": r.index, "score": score, **({"text": r.passage.text} if text else {})}
+            for r, score in zip(ranked, scores, strict=True)
+        ]
     return {
         "id": new_id("rerank"),
         "model": reader.name,

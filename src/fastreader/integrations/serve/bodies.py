@@ -115,7 +115,11 @@ class RerankRequest(Body):
     top_n: int | None = Field(None, ge=0, description="0 returns all.")
     return_documents: bool = Field(False, validation_alias=AliasChoices("return_documents", "return_text"))
     max_tokens_per_doc: int | None = Field(None, ge=1, description="Read at most this many tokens of each document.")
-    method: str = Field("query_likelihood", description="query_likelihood, moi, or a baseline.")
+    method: str | None = Field(
+        None, description="relevance, query_likelihood, yes_no, moi, or a baseline; by default the model's own."
+    )
+    instruction: str | None = Field(None, description="What makes a document relevant.")
+    raw_scores: bool = Field(False, description="Of texts: return scores before their sigmoid.")
 
     @model_validator(mode="after")
     def _one_list(self) -> RerankRequest:

@@ -88,15 +88,16 @@ class RerankMethod(TemplateMethod):
 
     Attributes:
         top_n: read at most this many passages; None reads all.
+        method: a method of `rerank`; None takes query likelihood.
     """
 
     reads = "rerank"
     top_n: int | None = None
+    method: str | None = None
 
     def _answer(self, batch: Batch, example: Example) -> Program[Answered]:
-        ranked = yield from scoring(
-            "rerank", batch.reader, lambda reader: rerank(reader, example, template=self.template, top_n=self.top_n)
-        )
+        how: Any = {"template": self.template, "top_n": self.top_n, "method": self.method}
+        ranked = yield from scoring("rerank", batch.reader, lambda reader: rerank(reader, example, **how))
         scores = [result.relevance for result in ranked]
         answered = yield from self._read(batch, example, ranked.indices, order_scores=scores)
         return replace(answered, result=ranked)
@@ -104,7 +105,7 @@ class RerankMethod(TemplateMethod):
 
 def _rerank(variant: str, options: dict[str, Any], study: Any) -> RerankMethod:
     check_options("rerank", options, _RERANK)
-    return RerankMethod.of(study, options)
+    return RerankMethod.of(study, {**options, "method": variant or None})
 
 
 @dataclass(frozen=True)
@@ -148,7 +149,13 @@ def _arrange(variant: str, options: dict[str, Any], study: Any) -> ArrangeMethod
 BASE = Family("base", _base, lambda _: _BASE, {"": "Read the passages once, as retrieved."})
 CLOSED_BOOK = Family("closed_book", _closed_book, lambda _: _CLOSED_BOOK, {"": "Read the question without passages."})
 RERANK = Family(
-    "rerank", _rerank, lambda _: _RERANK, {"": "Read the passages once, by query likelihood, the best first."}
+    "rerank",
+    _rerank,
+    lambda _: _RERANK,
+    {
+        "": "Read the passages once, by query likelihood, the best first.",
+        "yes_no": "Read the passages once, by the reader's yes or no to each, the best first.",
+    },
 )
 ARRANGE = Family(
     "arrange", _arrange, lambda _: _ARRANGE, {"": "Read the passages once, the best where the reader looks most."}
