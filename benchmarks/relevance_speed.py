@@ -1,9 +1,9 @@
 """Compare `fr.rerank` by a relevance model with sentence-transformers' CrossEncoder, in one run.
 
 100 documents of 100 words with an instruction and a query of 60 words together, a LogitScore with a chat template on
-SmolLM2-135M's weights. CrossEncoder reads batches sorted by length, in float32 and in bfloat16. Rounds alternate; medians
-and ratios are printed. Bars: at most 0.35 of CrossEncoder's time in float32 and 0.6 of its in bfloat16; tokens computed
-at most 1.02 of the documents, one instruction and one query.
+SmolLM2-135M's weights. CrossEncoder reads batches sorted by length, in float32 and in bfloat16. Rounds alternate, and
+medians and ratios are printed. Bars: at most 0.35 of CrossEncoder's time in float32 and 0.6 of its in bfloat16, and
+tokens computed at most 1.02 of the documents, one instruction and one query.
 
     python benchmarks/relevance_speed.py questions.jsonl.gz --rounds 3 --output benchmarks/results/relevance_speed.jsonl
 """
@@ -30,7 +30,8 @@ TEMPLATE = (
     "{% set instruction = messages | selectattr('role', 'eq', 'system') | map(attribute='content') | first | "
     "default('Judge the document.') %}{{ '<|im_start|>user\n<Instruct>: ' ~ instruction ~ '\n<Query>: ' ~ (messages | "
     "selectattr('role', 'eq', 'query') | map(attribute='content') | first) ~ '\n<Document>: ' ~ (messages | "
-    "selectattr('role', 'eq', 'document') | map(attribute='content') | first) ~ '<|im_end|>\n<|im_start|>assistant\n' }}"
+    "selectattr('role', 'eq', 'document') | map(attribute='content') | first) ~ '<|im_end|>\n' ~ "
+    "'<|im_start|>assistant\n' }}"
 )
 DOCUMENTS, WORDS, ASKED = 100, 100, 60
 

@@ -2,7 +2,7 @@
 
 Development questions with a gold passage among 20 of BM25: the order of BM25, query likelihood, yes or no (with and
 without the empty passage subtracted), and the first token in one order and over four. Rows are kept as they are made,
-and the next run goes on after the last one.
+and the next run continues after the last one.
 
     python studies/rerank_quality.py questions.dev.jsonl.gz --model smollm2-135m --questions 300 --output rows.jsonl
 """

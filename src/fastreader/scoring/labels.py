@@ -78,7 +78,7 @@ class Classified:
 
     @property
     def best(self) -> list[str]:
-        """The most likely label of each prompt; the first of a tie."""
+        """The most likely label of each prompt, the first of a tie."""
         return [self.labels[i] for i in self.probabilities.argmax(axis=1)] if len(self) else []
 
     def __repr__(self) -> str:

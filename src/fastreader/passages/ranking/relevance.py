@@ -19,12 +19,12 @@ def by_relevance(reader: ScoringReader, questions: Sequence[Example], **options:
     """Rank the passages of questions by the model's own score of each, all in one call.
 
     Args:
-        reader: of a relevance model, or a session of one.
+        reader: a relevance model's, or a session of it.
         questions: with their passages; a title precedes its text on a line of its own.
         options: `instruction`, `on_overflow` and `max_batch_tokens`, see `Reader.relevance_scores`.
 
     Raises:
-        InputError: if the reader is none of a relevance model.
+        InputError: if the reader's model is not one for relevance.
     """
     expected = "a reader of a relevance model; others rank by method='yes_no'"
     model: Any = reader

@@ -10,7 +10,7 @@ from fastreader.errors import InputError, UnsupportedModelError
 from fastreader.reader.prompts.encoder import Seam, TextEncoder
 
 _FIELDS = ("instruction", "query", "document")
-_MARK = "fastreader\u241e{}\u241e"  # stands for a text while the template is rendered
+_MARK = "fastreader\u241e{}\u241e"  # replaces a text while the template is rendered
 _FIND = re.compile("( ?)" + _MARK.format("(instruction|query|document)") + "( ?)")
 
 
@@ -57,7 +57,7 @@ class PairWriter:
     def _rendered(self, instructed: bool) -> list[tuple[str, bool]]:
         """Return the template's own texts, which are trusted, and between them the names of the texts to insert.
 
-        A name ends in ":stripped" if the template strips the text.
+        A name ends in ":stripped" if the template removes white space around the text.
         """
         if instructed not in self._parts:
             self._parts[instructed] = self._split(_FIELDS if instructed else _FIELDS[1:])
