@@ -110,7 +110,7 @@ class FastreaderCrossEncoder:
     ) -> list[dict[str, Any]]:
         """Return documents by falling score, as {"corpus_id": index, "score": score} and "text" if wanted.
 
-        The arguments are those of `predict`; `top_k` of None returns all documents.
+        The other arguments are documented at `predict`; a `top_k` of None returns all documents.
         """
         expect(isinstance(documents, Sequence) and not isinstance(documents, str), "documents", "a list", documents)
         scores = self.predict(

@@ -1,7 +1,7 @@
 """How a reranker's folder scores a query with a document: labels of its LM head, or a classification head.
 
-The folders are those of sentence-transformers (modules.json with a LogitScore) and of transformers (a decoder with a
-head for sequence classification).
+The folders have the format of sentence-transformers (modules.json with a LogitScore) or of transformers (a decoder
+with a head for sequence classification).
 """
 
 from __future__ import annotations
@@ -185,7 +185,7 @@ def _takes_pairs(tokenizer: Any) -> bool:
 def without_head(model: Any) -> tuple[Any, nn.Linear]:
     """Return the causal LM around a classifier's text model, and the classifier's head.
 
-    The LM head is the input embedding, which nothing reads: such a model has none of its own.
+    The LM head is the input embedding, which nothing reads, since such a model lacks one.
 
     Raises:
         UnsupportedModelError: if the classifier is not a text model with one linear layer behind it.

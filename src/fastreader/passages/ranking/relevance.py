@@ -16,11 +16,11 @@ RELEVANCE = "relevance"
 
 
 def by_relevance(reader: ScoringReader, questions: Sequence[Example], **options: Any) -> list[Reranked]:
-    """Rank the passages of questions by the model's own score of each, all in one call.
+    """Rank the passages of questions by the model's score of each, all in one call.
 
     Args:
         reader: a relevance model's, or a session of it.
-        questions: with their passages; a title precedes its text on a line of its own.
+        questions: with their passages; a title and its text are two lines.
         options: `instruction`, `on_overflow` and `max_batch_tokens`, see `Reader.relevance_scores`.
 
     Raises:
