@@ -79,6 +79,7 @@ class SequenceScores:
         seconds: wall-clock time.
         top_tokens: for each sequence int64 [tokens, K], the most likely tokens at each place; None unless requested.
         top_logprobs: for each sequence float64 [tokens, K], their log-probabilities, nats; None unless requested.
+        relevance: float64 [S], a relevance model's raw score at the last token read; None for other models.
     """
 
     logprob: npt.NDArray[np.float64]
@@ -90,6 +91,7 @@ class SequenceScores:
     seconds: float
     top_tokens: list[npt.NDArray[np.int64]] | None = None
     top_logprobs: list[npt.NDArray[np.float64]] | None = None
+    relevance: npt.NDArray[np.float64] | None = None
 
 
 class Results(list[Item], Generic[Item]):

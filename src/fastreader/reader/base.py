@@ -13,19 +13,18 @@ from fastreader.core.checks import check_int, expect
 from fastreader.core.options import StepOptions
 from fastreader.core.protocol import Generation, Loglikelihood, Results, SequenceScores, TextOrTokens
 from fastreader.core.tree import PrefixTree, TokenPairs
-from fastreader.errors import InputError
 from fastreader.models.passes.prefix_cache import PrefixCache
 from fastreader.models.tree_model import TreeModel
 from fastreader.reader.generation.generate import Steps, generate
 from fastreader.reader.local_model import LocalModel
 from fastreader.reader.loglikelihood import Admit, score, score_requests
 from fastreader.reader.prompts.writer import PromptWriter
-from fastreader.reader.relevance import Relevance, RelevanceScores
+from fastreader.reader.relevance import RelevanceCalls, RelevanceWriter
 
 _TREES, _BOOL_OR_NONE, _OPTIONS = kind_of(Sequence[PrefixTree]), kind_of(bool | None), kind_of(StepOptions)
 
 
-class ReaderBase(PromptWriter):
+class ReaderBase(PromptWriter, RelevanceCalls):
     """Share the calls of `Reader` and `Session`.
 
     Attributes:
@@ -33,6 +32,7 @@ class ReaderBase(PromptWriter):
         name: what the model was loaded from.
         max_length: longest input the model takes, in tokens; None if its config sets no limit.
         end_tokens: tokens by which the model ends a turn or a text: its generation config's and its tokenizer's.
+        relevance_writer: writes the prompts of a relevance model; None for other models.
     """
 
     def __init__(self, local_model: LocalModel) -> None:
@@ -41,8 +41,8 @@ class ReaderBase(PromptWriter):
         self.name = local_model.name
         self.max_length = local_model.max_length
         self.end_tokens = local_model.end_tokens
-        scheme = local_model.relevance
-        self._relevance = None if scheme is None else Relevance(local_model, scheme)
+        head = local_model.relevance
+        self.relevance_writer = None if head is None else RelevanceWriter(local_model.encoder, head.scheme)
 
     @contextmanager
     def locked_model(self) -> Iterator[TreeModel]:
@@ -132,49 +132,6 @@ class ReaderBase(PromptWriter):
                 kept=kept,
                 keep=keep,
                 top_tokens=top_tokens,
-            )
-
-    @property
-    def is_reranker(self) -> bool:
-        """Whether the model was trained to score a query with a document, as `relevance_scores` does."""
-        return self._relevance is not None
-
-    def relevance_scores(
-        self,
-        pairs: Iterable[tuple[str, str]],
-        *,
-        instruction: str | None = None,
-        on_overflow: str = "truncate",
-        max_batch_tokens: int | None = None,
-    ) -> RelevanceScores:
-        """Score queries with documents by a model that was trained for it, all in as few passes as memory allows.
-
-        The prompt is the model's: its chat template, prompts and labels, or its tokenizer's pair and classification
-        head. What prompts have in common at their beginning is computed once.
-
-        Args:
-            pairs: (query, document) texts.
-            instruction: what makes a document relevant, or the name of one of the model's prompts; None takes its
-                default.
-            on_overflow: "truncate" cuts the end of a document that does not fit; "error" raises.
-            max_batch_tokens: at most this many tokens are computed in one pass; by default from free memory.
-
-        Raises:
-            InputError: if the model is no reranker, or its template has no place for an instruction.
-            ContextOverflowError: if a query leaves no room for a document, or (with "error") a document does not fit.
-            NumericsError: if a score is not finite.
-        """
-        if self._relevance is None:
-            expected = "a model for relevance (a LogitScore of sentence-transformers, or a head for classification)"
-            raise InputError(f"reader: expected {expected}, got {self.name}; other readers rank by method='yes_no'")
-        with self._cache() as (kept, keep):
-            return self._relevance.scores(
-                pairs,
-                instruction,
-                on_overflow=on_overflow,
-                max_batch_tokens=max_batch_tokens,
-                kept=kept,
-                keep=keep,
             )
 
     def loglikelihood(

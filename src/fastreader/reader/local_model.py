@@ -15,12 +15,12 @@ from fastreader.core.checks import check_int, expect
 from fastreader.core.forks import repair_in_children
 from fastreader.core.options import MOST_NEW_TOKENS
 from fastreader.core.tree import PrefixTree, TokenPairs, Tokens, partition
-from fastreader.errors import ContextOverflowError, FastreaderError, OutOfBudgetError
-from fastreader.models.loading.relevance import RelevanceScheme
+from fastreader.errors import ContextOverflowError, FastreaderError, OutOfBudgetError, UnsupportedModelError
 from fastreader.models.machine import memory
 from fastreader.models.machine.arithmetic import Arithmetic
 from fastreader.models.tree_model import TreeModel
 from fastreader.reader.prompts.encoder import TextEncoder
+from fastreader.reader.relevance_head import RelevanceHead
 
 _PAIRS, _TOKENS = kind_of(Sequence[Sequence[Any]]), kind_of(Tokens)
 
@@ -49,7 +49,7 @@ class LocalModel:
         self.arithmetic = arithmetic
         self.revision = revision
         self.check = "off"
-        self.relevance: RelevanceScheme | None = None
+        self.relevance: RelevanceHead | None = None
         self.max_length = model.max_length
         own = encoder.tokenizer.eos_token_id
         self.end_tokens: frozenset[int] = model.end_tokens | (frozenset() if own is None else {int(own)})
@@ -86,6 +86,18 @@ class LocalModel:
             raise FastreaderError(
                 f"{self.name}: the weights of the given model changed after the reader was made, and part of them was "
                 "copied before; make a new reader with Reader.load((model, tokenizer))"
+            )
+
+    def require_language_model(self) -> None:
+        """Check that the model predicts tokens.
+
+        Raises:
+            UnsupportedModelError: if it has a head for classification instead.
+        """
+        if self.relevance is not None and self.relevance.scheme.weight is not None:
+            raise UnsupportedModelError(
+                f"{self.name}: it has a head for classification instead of a language model's, so it can only score "
+                "the relevance of documents (fr.rerank, Reader.relevance_scores)"
             )
 
     def budget(self) -> int:

@@ -96,6 +96,10 @@ def score(
         trees = local_model.plan(sequences, max_batch_tokens, new_tokens=0 if keep is None else 2)
     if keep is not None:
         keep(trees)
+    if any(len(continuation) for _, continuation in sequences):
+        local_model.require_language_model()
+    head = local_model.relevance
+    relevance = None if head is None else np.zeros(len(sequences))
     count, top_tokens = len(sequences), min(top_tokens, local_model.model.head.weight.shape[0])
     logprob, greedy = np.zeros(count), np.zeros(count, dtype=bool)
     tokens = np.zeros(count, dtype=np.int64)
@@ -108,10 +112,14 @@ def score(
             reuse = None if kept is None else kept.lookup(tree)
             key_values = None if keep is None else local_model.model.new_key_values(tree, reuse)
             with local_model.lock:
+                most = None
+                if head is not None and relevance is not None:
+                    kept_now = None if top_tokens else key_values
+                    result, relevance[tree.sequence_ids] = head.read(local_model.model, tree, reuse, kept_now)
                 if top_tokens:
                     result, most = _with_top_tokens(local_model.model, tree, top_tokens, reuse, key_values)
-                else:
-                    result, most = local_model.model.score(tree, reuse=reuse, key_values=key_values), None
+                elif head is None:
+                    result = local_model.model.score(tree, reuse=reuse, key_values=key_values)
             values = result.logprob.double().cpu().numpy()[tree.pairs]
             if not np.isfinite(values).all():
                 row = int(np.searchsorted(tree.offsets, np.flatnonzero(~np.isfinite(values))[0], side="right")) - 1
@@ -142,6 +150,7 @@ def score(
         time.perf_counter() - started,
         top if top_tokens else None,
         top_logprobs if top_tokens else None,
+        relevance,
     )
 
 

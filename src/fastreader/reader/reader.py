@@ -22,6 +22,7 @@ from fastreader.models.tree_model import TreeModel
 from fastreader.reader.base import ReaderBase
 from fastreader.reader.local_model import LocalModel
 from fastreader.reader.prompts.encoder import TextEncoder
+from fastreader.reader.relevance_head import RelevanceHead
 from fastreader.reader.session import Session, open_session
 
 _WORTH_RETURNING = 1 << 24  # bytes of weights; collecting garbage passes over every object of the process
@@ -60,7 +61,7 @@ class Reader(ReaderBase):
         self.arithmetic = arithmetic
         self.revision = "" if loaded.packaged else loaded.digest
         local_model = LocalModel(tree_model, encoder, name, arithmetic, self.revision)
-        local_model.relevance = loaded.relevance
+        local_model.relevance = None if loaded.relevance is None else RelevanceHead(loaded.relevance)
         super().__init__(local_model)
         self._loaded_from: LoadOptions | None = None  # None for a model object
         self._digest = loaded.digest

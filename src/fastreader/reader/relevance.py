@@ -4,20 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor
 
 from fastreader.core.checks import check_choice, check_text, expect, located
-from fastreader.core.tree import PrefixTree, TreeStats
-from fastreader.errors import ContextOverflowError, NumericsError
+from fastreader.core.protocol import SequenceScores
+from fastreader.core.tree import TreeStats
+from fastreader.errors import ContextOverflowError, InputError, NumericsError
 from fastreader.models.loading.relevance import RelevanceScheme
-from fastreader.models.passes.prefix_cache import PrefixCache
-from fastreader.models.tree_model import TreeModel
-from fastreader.reader.local_model import LocalModel
+from fastreader.reader.prompts.encoder import TextEncoder
 from fastreader.reader.prompts.pairs import PairWriter
 
 
@@ -42,75 +38,44 @@ class RelevanceScores:
     passes: int
 
 
-class Relevance:
-    """Scores pairs by a model's labels or head.
+class RelevanceWriter:
+    """Writes the prompts of a relevance model, cut to what fits.
 
     Args:
-        local_model: the model.
+        encoder: the model's tokenizer.
         scheme: how the model scores.
     """
 
-    def __init__(self, local_model: LocalModel, scheme: RelevanceScheme) -> None:
+    def __init__(self, encoder: TextEncoder, scheme: RelevanceScheme) -> None:
         self.scheme = scheme
-        self._local_model = local_model
-        self._encoder = local_model.encoder
-        self._writer = PairWriter(local_model.encoder, scheme.template, scheme.structured)
-        self._rows: tuple[Tensor, Tensor | None] | None = None
+        self._encoder = encoder
+        self._writer = PairWriter(encoder, scheme.template, scheme.structured)
 
-    def scores(
-        self,
-        pairs: Iterable[tuple[str, str]],
-        instruction: str | None,
-        *,
-        on_overflow: str,
-        max_batch_tokens: int | None,
-        kept: PrefixCache | None = None,
-        keep: Callable[[Sequence[PrefixTree]], None] | None = None,
-    ) -> RelevanceScores:
-        """Do the work of `Reader.relevance_scores`, reusing the keys and values in `kept`."""
-        local_model = self._local_model
-        check_choice("on_overflow", on_overflow, ("error", "truncate"))
-        check_text("instruction", instruction, optional=True)
+    def prompts(
+        self, pairs: Iterable[tuple[str, str]], instruction: str | None, context: int | None, policy: str
+    ) -> tuple[list[list[int]], list[int]]:
+        """Return the prompt of each pair, up to the token whose state scores it, and what its document lost.
+
+        Args:
+            pairs, instruction: see `RelevanceCalls.relevance_scores`.
+            context: the model's, in tokens, or None.
+            policy: its `on_overflow`.
+        """
         instruction = self.scheme.prompts.get(instruction or "", instruction) or self.scheme.prompt
-        limits = [limit for limit in (self.scheme.longest, local_model.max_length) if limit is not None]
-        limit = min(limits, default=None)
-        prompts: list[tuple[list[int], list[int]]] = []
-        truncated = []
+        limit = min((size for size in (self.scheme.longest, context) if size is not None), default=None)
+        prompts, truncated = [], []
         for i, pair in enumerate(pairs):
             texts = isinstance(pair, (tuple, list)) and len(pair) == 2 and all(isinstance(text, str) for text in pair)
             expect(texts, f"pairs[{i}]", "two texts, a query and a document", pair)
             with located(f"pairs[{i}]"):
                 whole = self._writer.prompt(*pair, instruction)
-            tokens, cut = self._fitting(whole, pair, instruction, limit, f"pairs[{i}]", on_overflow)
-            prompts.append((self._counted(tokens), []))
+            tokens, cut = self._fitting(whole, pair, instruction, limit, f"pairs[{i}]", policy)
+            last = len(tokens)
+            while last > 1 and tokens[last - 1] == self.scheme.pad:
+                last -= 1
+            prompts.append(tokens[:last])
             truncated.append(cut)
-        logits, stats, passes = np.zeros(len(prompts)), TreeStats(0, 0, 0, 0), 0
-        if prompts:
-            local_model.require_unchanged()
-            trees = local_model.plan(prompts, max_batch_tokens, new_tokens=0 if keep is None else 2)
-            if keep is not None:
-                keep(trees)
-            passes = len(trees)
-            for tree in trees:
-                reuse = None if kept is None else kept.lookup(tree)
-                with local_model.lock:
-                    model = local_model.model
-                    key_values = None if keep is None else model.new_key_values(tree, reuse)
-                    states = model.hidden(tree, reuse=reuse, key_values=key_values, rows=tree.leaves)
-                    logits[tree.sequence_ids] = self._logits(model, states)
-                stats = stats + (tree.stats if reuse is None else reuse.stats(tree.stats))
-                if kept is not None and key_values is not None:
-                    kept.add(tree, key_values)
-        if not np.isfinite(logits).all():
-            place = int(np.flatnonzero(~np.isfinite(logits))[0])
-            raise NumericsError(f"pairs[{place}]: its score is not finite; the weights are damaged")
-        return RelevanceScores(
-            logits, self.activated(logits), [tokens for tokens, _ in prompts], truncated, stats, passes
-        )
-
-    def activated(self, logits: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        """Return scores as the model's card gives them."""
-        return logits if self.scheme.activation == "identity" else 1 / (1 + np.exp(-logits.clip(-700)))
+        return prompts, truncated
 
     def _fitting(
         self,
@@ -138,37 +103,60 @@ class Relevance:
             left -= len(tokens) - limit
         raise ContextOverflowError(f"{name}: the query leaves no room for a document in the {limit} tokens of a prompt")
 
-    def _counted(self, tokens: list[int]) -> list[int]:
-        """Return a prompt up to the token whose state scores it."""
-        last = len(tokens)
-        while last > 1 and self.scheme.pad is not None and tokens[last - 1] == self.scheme.pad:
-            last -= 1
-        return tokens[:last]
 
-    @torch.inference_mode()
-    def _logits(self, model: TreeModel, states: Tensor) -> npt.NDArray[np.float64]:
-        """Return the scores [N] of final states [N, E]."""
-        weight, bias = self._rows = self._rows or self._chosen(model)
-        states = states if states.dtype == torch.float64 else states.float()
-        logits = states @ weight.to(states.dtype).T
-        if bias is not None:
-            logits = logits + bias
-        if self.scheme.weight is None:
-            logits = logits * model.logit_scale
-            if model.logit_softcap is not None:
-                logits = model.logit_softcap * torch.tanh(logits / model.logit_softcap)
-        values: Any = logits.double().cpu().numpy()
-        found: npt.NDArray[np.float64] = values[:, 0] if values.shape[1] == 1 else values[:, 0] - values[:, 1]
-        return found
+class RelevanceCalls:
+    """The calls of a reader whose model may have been trained to score a query with a document."""
 
-    def _chosen(self, model: TreeModel) -> tuple[Tensor, Tensor | None]:
-        """Return the rows that score, float32 [1 or 2, E], and their bias."""
-        rows = torch.tensor(self.scheme.rows)
-        if self.scheme.weight is not None:
-            bias = self.scheme.bias
-            return self.scheme.weight[rows].to(model.device), None if bias is None else bias[rows].to(model.device)
-        weight, bias = model.head.weight.detach(), model.head.bias
-        rows = rows.to(weight.device)
-        chosen = weight[rows]
-        chosen = chosen if chosen.dtype == torch.float64 else chosen.float()
-        return chosen, None if bias is None else bias.detach()[rows].float()
+    relevance_writer: RelevanceWriter | None
+    name: str
+    score: Callable[..., SequenceScores]
+
+    @property
+    def is_reranker(self) -> bool:
+        """Whether the model was trained to score a query with a document, as `relevance_scores` does."""
+        return self.relevance_writer is not None
+
+    def relevance_scores(
+        self,
+        pairs: Iterable[tuple[str, str]],
+        *,
+        instruction: str | None = None,
+        on_overflow: str = "truncate",
+        max_batch_tokens: int | None = None,
+    ) -> RelevanceScores:
+        """Score queries with documents by a model that was trained for it, all in as few passes as memory allows.
+
+        The prompt is the model's: its chat template, prompts and labels, or its tokenizer's pair and classification
+        head. What prompts have in common at their beginning is computed once.
+
+        Args:
+            pairs: (query, document) texts.
+            instruction: what makes a document relevant, or the name of one of the model's prompts; None takes its
+                default.
+            on_overflow: "truncate" cuts the end of a document that does not fit; "error" raises.
+            max_batch_tokens: at most this many tokens are computed in one pass; by default from free memory.
+
+        Raises:
+            InputError: if the model is no reranker, or its template has no place for an instruction.
+            ContextOverflowError: if a query leaves no room for a document, or (with "error") a document does not fit.
+            NumericsError: if a score is not finite.
+        """
+        writer = self.relevance_writer
+        if writer is None:
+            expected = "a model for relevance (a LogitScore of sentence-transformers, or a head for classification)"
+            raise InputError(f"reader: expected {expected}, got {self.name}; other readers rank by method='yes_no'")
+        check_choice("on_overflow", on_overflow, ("error", "truncate"))
+        check_text("instruction", instruction, optional=True)
+        context: int | None = getattr(self, "max_length", None)
+        prompts, truncated = writer.prompts(pairs, instruction, context, on_overflow)
+        if not prompts:
+            return RelevanceScores(np.zeros(0), np.zeros(0), [], [], TreeStats(0, 0, 0, 0), 0)
+        found = self.score([(prompt, []) for prompt in prompts], max_batch_tokens=max_batch_tokens)
+        logits = found.relevance
+        assert logits is not None
+        if not np.isfinite(logits).all():
+            place = int(np.flatnonzero(~np.isfinite(logits))[0])
+            raise NumericsError(f"pairs[{place}]: its score is not finite; the weights are damaged")
+        identity = writer.scheme.activation == "identity"
+        scores = logits if identity else 1 / (1 + np.exp(-logits.clip(-700)))
+        return RelevanceScores(logits, scores, prompts, truncated, found.stats, found.passes)

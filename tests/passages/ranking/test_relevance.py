@@ -13,6 +13,7 @@ from helpers.support import byte_tokenizer
 
 import fastreader as fr
 from fastreader.errors import ContextOverflowError, InputError, ModelFileError, UnsupportedModelError
+from fastreader.integrations.cross_encoder import FastreaderCrossEncoder
 
 TEXT = "the river Nile is long in Egypt and bread was baked by cats; who knows? 12 345 naïve 東京 \n Is it"
 WORDS = TEXT.split(" ")
@@ -250,6 +251,36 @@ def test_heads_that_are_no_rerankers_are_refused(tmp_path):
     byte_tokenizer().save_pretrained(tmp_path / "bert")
     with pytest.raises(UnsupportedModelError):
         exact(tmp_path / "bert")
+
+
+def test_a_head_predicts_no_tokens(tmp_path):
+    _, folder = classifier(tmp_path, "Llama")
+    reader = exact(folder)
+    for call in (
+        lambda: reader.loglikelihood([("a", "b")]),
+        lambda: reader.generate(["a"]),
+        lambda: fr.rerank(reader, "a", ["b"], method="query_likelihood"),
+    ):
+        with pytest.raises(UnsupportedModelError, match="head for classification instead"):
+            call()
+
+
+def test_the_face_of_a_cross_encoder(tmp_path, tiny_reader):
+    theirs, folder = logit_score(tmp_path, "Llama", prompts={"web": "Web query."}, activation=torch.nn.Identity())
+    ours, pairs = FastreaderCrossEncoder(reader=exact(folder)), drawn(12)
+    assert ours.predict(pairs) == pytest.approx(theirs.predict(pairs), abs=2e-5)
+    assert ours.predict(pairs[0]) == pytest.approx(float(theirs.predict(pairs[0])), abs=2e-5)
+    assert ours.predict(pairs, "web") == pytest.approx(theirs.predict(pairs, "web"), abs=2e-5)
+    squashed = ours.predict(pairs, activation_fn=torch.nn.Sigmoid(), convert_to_tensor=True)
+    assert squashed.numpy() == pytest.approx(theirs.predict(pairs, activation_fn=torch.nn.Sigmoid()), abs=1e-5)
+    documents = [document for _, document in pairs]
+    mine, other = (one.rank("Which?", documents, top_k=5, return_documents=True) for one in (ours, theirs))
+    assert [(row["corpus_id"], row["text"]) for row in mine] == [(row["corpus_id"], row["text"]) for row in other]
+    assert len(ours.predict([])) == 0
+    plain = FastreaderCrossEncoder(reader=tiny_reader, method="yes_no").rank("Which?", ["a", "b"])
+    assert [row["corpus_id"] for row in plain] == fr.rerank(tiny_reader, "Which?", ["a", "b"], method="yes_no").indices
+    with pytest.raises(InputError, match=r"inputs\[0\]: expected two texts"):
+        ours.predict([("a",)])
 
 
 def test_a_changed_head_is_another_reader(tmp_path):

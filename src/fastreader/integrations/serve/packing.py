@@ -32,6 +32,7 @@ from fastreader.reader.base import ReaderBase
 from fastreader.reader.generation.generate import Steps
 from fastreader.reader.generation.text_so_far import DecodedText
 from fastreader.reader.loglikelihood import ScoreReader
+from fastreader.reader.relevance import RelevanceCalls
 
 log = logging.getLogger(__name__)
 Pair = tuple[Tokens, Tokens]
@@ -372,7 +373,7 @@ class Packer:
                 self._outcome(job, Results(own, stats, found.passes, found.seconds))
 
 
-class PackedReader(ScoreReader):
+class PackedReader(ScoreReader, RelevanceCalls):
     """A `ScoringReader` for one request, whose passes run in a `Packer`.
 
     `stats` of its results count the call as if it had run alone.
@@ -384,6 +385,7 @@ class PackedReader(ScoreReader):
         self._waiting: Future[Any] | None = None
         self._cancelled = False
         self.name = packer.reader.name
+        self.relevance_writer = packer.reader.relevance_writer
 
     def cancel(self) -> None:
         """Let the call that waits, and each later one, raise a `DeadlineError`, while a running pass ends as usual."""
@@ -531,6 +533,7 @@ def _part(scores: SequenceScores, part: slice, job: _WaitingCall) -> SequenceSco
         scores.seconds,
         [top[:, :most] for top in scores.top_tokens[part]] if most and scores.top_tokens else None,
         [top[:, :most] for top in scores.top_logprobs[part]] if most and scores.top_logprobs else None,
+        None if scores.relevance is None else scores.relevance[part],
     )
 
 
@@ -555,4 +558,5 @@ def _joined(parts: Sequence[SequenceScores], order: npt.NDArray[np.int64], top_t
         sum(part.seconds for part in parts),
         lists("top_tokens") if top_tokens else None,
         lists("top_logprobs") if top_tokens else None,
+        arrays("relevance", float) if parts and parts[0].relevance is not None else None,
     )
