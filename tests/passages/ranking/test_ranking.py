@@ -15,7 +15,8 @@ from fastreader.core.protocol import ReaderWrapper
 from fastreader.errors import ContextOverflowError, InputError
 from fastreader.moi.baselines import METHODS
 from fastreader.moi.calibration.store import find
-from fastreader.passages.ranking.rerank import EMPTY, NOT_READ, sigmoid
+from fastreader.passages.ranking.rerank import NOT_READ
+from fastreader.passages.ranking.results import EMPTY, sigmoid
 from fastreader.reader.local_model import LocalModel
 from fastreader.reader.prompts.pieces import encode
 
