@@ -55,11 +55,11 @@ class FastreaderCrossEncoder:
         prompt: str | None = None,
         batch_size: int = 32,
         show_progress_bar: bool | None = None,
+        *,
         activation_fn: Callable[[Any], Any] | None = None,
         apply_softmax: bool | None = False,
         convert_to_numpy: bool = True,
         convert_to_tensor: bool = False,
-        *,
         sentences: Any = None,
     ) -> Any:
         """Return the score of one (query, document) pair, or float32 [N] of a list of pairs.
@@ -102,6 +102,7 @@ class FastreaderCrossEncoder:
         documents: Sequence[str],
         top_k: int | None = None,
         return_documents: bool = False,
+        *,
         prompt_name: str | None = None,
         prompt: str | None = None,
         batch_size: int = 32,

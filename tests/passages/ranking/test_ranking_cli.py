@@ -44,7 +44,7 @@ def test_it_resumes_and_names_what_fails(model, questions, tmp_path):
     rows = [json.loads(line) for line in out.read_text().splitlines()]
     assert [row["id"] for row in rows if "id" in row] == [example.id for example in fr.load_examples(questions)]
     told = run("rerank", questions, "-m", model, "--method", "best", expect=2).stderr
-    assert "--method: expected one of query_likelihood, moi" in told
+    assert "--method: expected one of query_likelihood, relevance, yes_no, moi" in told
     told = run("rerank", questions, "-m", model, "--method", "moi", expect=2).stderr
     assert "needs a calibration" in told and "id " in told
     told = run("rerank", questions, "-m", model, "--method", "moi", "--skip-errors", expect=3).stderr
