@@ -96,9 +96,9 @@ def score(
         trees = local_model.plan(sequences, max_batch_tokens, new_tokens=0 if keep is None else 2)
     if keep is not None:
         keep(trees)
-    if any(len(continuation) for _, continuation in sequences):
-        local_model.require_language_model()
     head = local_model.relevance
+    if head is not None and any(len(continuation) for _, continuation in sequences):
+        local_model.require_language_model()
     relevance = None if head is None else np.zeros(len(sequences))
     count, top_tokens = len(sequences), min(top_tokens, local_model.model.head.weight.shape[0])
     logprob, greedy = np.zeros(count), np.zeros(count, dtype=bool)

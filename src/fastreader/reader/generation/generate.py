@@ -47,7 +47,8 @@ def generate(
         The results, as the generator's value.
     """
     started = time.perf_counter()
-    local_model.require_language_model()
+    if local_model.relevance is not None:
+        local_model.require_language_model()
     stops = Stops(local_model.encoder, options.stop)
     options = replace(options, stop_token_ids=(*options.stop_token_ids, *stops.token_ids))
     texts = _new_texts(local_model, accept("prompts", prompts, _PROMPTS), options, stops)
