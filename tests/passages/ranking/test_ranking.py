@@ -185,7 +185,7 @@ def test_long_passages_are_cut_or_refused(tiny_reader):
 @pytest.mark.parametrize(
     ("arguments", "options", "message"),
     [
-        ((QUESTION, PASSAGES), {"method": "best"}, "method: expected one of query_likelihood, relevance, yes_no, moi, retriever"),
+        ((QUESTION, PASSAGES), {"method": "best"}, "method: expected one of query_likelihood, relevance, yes_no, moi"),
         ((QUESTION, PASSAGES), {"top_n": 0}, "top_n: expected an integer of at least 1"),
         ((QUESTION, None), {}, "passages: expected a list of passages, got None"),
         ((QUESTION, "text"), {}, "passages"),

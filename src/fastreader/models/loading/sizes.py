@@ -18,7 +18,7 @@ from fastreader.models.machine.memory import address_space_left, free_bytes
 
 _FILES = "model*.safetensors"
 _MOST_HEADER = 100_000_000  # bytes of a safetensors header, the format's own limit
-_CLAIM = 2  # a config that describes so many times the weights of its files is for another model
+_CLAIM = 2  # a config that describes this many times the weights of its files is for another model
 _SMALL = 2**22  # weights that a config may claim beyond that
 _GIB = 2**30
 
