@@ -153,8 +153,8 @@ def test_rerank_of_other_clients(hosts_client, tiny_reader):
     assert [scores[i] for i in direct.indices] == pytest.approx([r.relevance for r in direct], abs=1e-6)
     short = hosts_client.post("/rerank", json={**RERANK, "max_tokens_per_doc": 4, "return_documents": True}).json()
     assert all(len(tiny_reader.encoder.piece(row["document"]["text"])) <= 4 for row in short["results"])
-    error = hosts_client.post("/rerank", json={**body, "raw_scores": True})
-    assert error.status_code == 400 and error.json()["error"]["param"] == "raw_scores"
+    raw = hosts_client.post("/rerank", json={**body, "raw_scores": True}).json()
+    assert [row["score"] for row in raw] == pytest.approx([result.value for result in direct], abs=1e-5)
     error = hosts_client.post("/score", json={"data_1": 3, "data_2": ["a"]}).json()["error"]
     assert error["param"] == "data_1"
 
