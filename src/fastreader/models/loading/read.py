@@ -194,7 +194,8 @@ def _first_split(backend: Any) -> str | None:
 
 def _check_layers(name: str, model: Any, loading_info: dict[str, Any]) -> None:
     """Raise ModelFileError if the files hold layers like the model's beyond the last that its config counts."""
-    own = {_LAYER.sub("#", key) for key in model.state_dict()}
+    # Not state_dict, with which a library may change its layers.
+    own = {_LAYER.sub("#", key) for key, _ in (*model.named_parameters(), *model.named_buffers())}
     beyond = sorted(key for key in loading_info.get("unexpected_keys", ()) if _LAYER.sub("#", key) in own)
     if beyond:
         count = model.config.get_text_config().num_hidden_layers

@@ -20,6 +20,7 @@ from fastreader.data.fingerprints import (
 )
 from fastreader.models.loading.decide import Decision
 from fastreader.models.loading.find import Found
+from fastreader.models.rewriting import surgery
 from fastreader.models.rewriting.quantised import method
 
 _WIDE = (torch.float32, torch.float64)
@@ -61,7 +62,7 @@ def weights_digest(model: Any) -> str:
         64 hexadecimal digits.
     """
     found = hashlib.sha256()
-    tensors = [value for value in model.state_dict().values() if isinstance(value, torch.Tensor)]
+    tensors = list(surgery.saved_tensors(model))
     if method(model):
         tensors += model.buffers()  # some libraries keep integers there
     for tensor in tensors:

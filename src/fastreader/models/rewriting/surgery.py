@@ -54,6 +54,21 @@ def parameters_of(module: nn.Module) -> dict[str, Any]:
     return module._parameters
 
 
+def saved_tensors(model: nn.Module) -> Iterator[Tensor]:
+    """Yield the tensors that a model saves, module by module, without a change to the model.
+
+    A library's own code for saving may change the layer that it saves: bitsandbytes undoes the layout of 4-bit weights
+    in place, but not that of their scales. It runs on a copy of the layer, one at a time. A weight of several tensors,
+    which often cannot be copied, is shared.
+    """
+    for module in model.modules():
+        saved: dict[str, Any] = {}
+        if type(module)._save_to_state_dict is not nn.Module._save_to_state_dict:
+            module = copy.deepcopy(module, {id(p): p for p in module.parameters() if hasattr(p, "__tensor_flatten__")})
+        module._save_to_state_dict(saved, "", keep_vars=False)
+        yield from (value for value in saved.values() if isinstance(value, Tensor))
+
+
 def without_weights(module: nn.Module) -> Any:
     """Return a shallow copy of a module that shares its submodules and has no parameters, for its functions."""
     copied = copy.copy(module)
