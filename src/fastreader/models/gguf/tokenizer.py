@@ -187,14 +187,14 @@ def _sentence_pieces(metadata: Mapping[str, Any], vocabulary: Vocabulary, unknow
 def _merges_by_score(vocabulary: Vocabulary, scores: list[float]) -> list[tuple[str, str]]:
     whole = (CONTROL, UNKNOWN, BYTE)
     pieces = {token for token, kind in zip(vocabulary.tokens, vocabulary.types, strict=True) if kind not in whole}
-    merges = [
-        (-scores[vocabulary.ids[token]], vocabulary.ids[token], token[:cut], token[cut:])
-        for token in pieces
+    ids = vocabulary.ids
+    best_first = sorted(pieces, key=lambda token: (-scores[ids[token]], ids[token]))
+    return [
+        (token[:cut], token[cut:])
+        for token in best_first
         for cut in range(1, len(token))
         if token[:cut] in pieces and token[cut:] in pieces
     ]
-    merges.sort()
-    return [(left, right) for _, _, left, right in merges]
 
 
 def _add_tokens(backend: Tokenizer, vocabulary: Vocabulary, model_name: str) -> None:
