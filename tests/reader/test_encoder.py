@@ -250,7 +250,6 @@ def test_a_space_before_the_answer_belongs_to_the_answer():
         ("{% for m in messages %}{{ m.content }", None, {}, "chat_template.*TemplateSyntaxError"),
         (chat_template(), None, {"tokenize": True}, r"Template\.chat_options.*tokenize"),
         ("{% macro m(n) %}{{ m(n + 1) }}{% endmacro %}{{ m(0) }}", None, {}, "chat_template.*RecursionError"),
-        ("{{ 'a' * 10**15 }}", None, {}, "chat_template.*(MemoryError|OverflowError)"),
         ("{{ 1 / 0 }}", None, {}, "chat_template.*ZeroDivisionError"),
         ("{{ messages[7]['content']['x'] }}", None, {}, "chat_template.*UndefinedError"),
     ],

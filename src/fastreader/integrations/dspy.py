@@ -13,6 +13,7 @@ from fastreader.core.checks import check_seed, expect, rejecting
 from fastreader.core.protocol import Generation
 from fastreader.errors import ContextOverflowError, InputError, MissingExtraError, UnsupportedModelError
 from fastreader.integrations.common import named_reader
+from fastreader.reader.prompts.chat_template import render_chat
 from fastreader.reader.prompts.encoder import Seam, TextEncoder
 
 try:
@@ -48,8 +49,6 @@ def conversation_tokens(encoder: TextEncoder, messages: Sequence[tuple[str, str]
         InputError: if there is no message, the model has no chat template, or the template rejects the messages.
         UnsupportedModelError: if the template changes a message or writes it twice.
     """
-    from jinja2 import TemplateError
-
     tokenizer = encoder.tokenizer
     expect(bool(messages), "messages", "at least one", messages)
     expect(bool(getattr(tokenizer, "chat_template", None)), "chat", "False for a model without a chat template", True)
@@ -58,8 +57,8 @@ def conversation_tokens(encoder: TextEncoder, messages: Sequence[tuple[str, str]
     turns = [{"role": role, "content": mark} for (role, _), mark in zip(messages, marks, strict=True)]
     roles = ", ".join(role for role, _ in messages)
     problem = f"messages: the model's chat template rejects the roles {roles}"
-    with rejecting(problem, TemplateError, TypeError, ValueError):
-        text = str(tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True))
+    with rejecting(problem, InputError):
+        text = render_chat(tokenizer, turns, {}, generation=True)
     seam = Seam()
     for (_, content), mark in zip(messages, marks, strict=True):
         before, found, text = text.partition(mark)

@@ -12,11 +12,11 @@ import numpy as np
 
 from fastreader.core.checks import check_choice, check_int, expect
 from fastreader.core.protocol import ScoringReader
-from fastreader.errors import MissingExtraError
+from fastreader.errors import InputError, MissingExtraError
 from fastreader.reader.fitting import leave_room
+from fastreader.reader.prompts.chat_template import render_chat
 
 try:
-    from jinja2 import TemplateError
     from lm_eval.api.instance import Instance
     from lm_eval.api.model import TemplateLM
     from lm_eval.api.registry import model_registry
@@ -141,20 +141,19 @@ class FastreaderLM(TemplateLM):
 
         As in HFLM, a template that rejects a system message is applied without it, and a warning says so.
         """
-        options = {
-            "tokenize": False,
-            "add_generation_prompt": add_generation_prompt,
-            "continue_final_message": not add_generation_prompt,
-            **self.chat_template_args,
-        }
+
+        def written(turns: list[dict[str, str]]) -> str:
+            opened = add_generation_prompt
+            return render_chat(self.tokenizer, turns, self.chat_template_args, generation=opened, unfinished=not opened)
+
         try:
-            return str(self.tokenizer.apply_chat_template(chat_history, **options))
-        except TemplateError as error:
+            return written(chat_history)
+        except InputError as error:
             rest = [message for message in chat_history if message["role"] != "system"]
             if len(rest) == len(chat_history):
                 raise
             _log.warning("the chat template fails with a system message (%s), so it is left out", error)
-            return str(self.tokenizer.apply_chat_template(rest, **options))
+            return written(rest)
 
     def _loglikelihood_tokens(
         self, requests: Sequence[Request], disable_tqdm: bool = False, **_: Any

@@ -27,6 +27,7 @@ from fastreader.integrations.serve.completions import (
 from fastreader.integrations.serve.packing import PackedReader
 from fastreader.integrations.serve.texts import token_places
 from fastreader.reader.generation.text_so_far import DecodedText
+from fastreader.reader.prompts.chat_template import render_chat
 from fastreader.reader.prompts.encoder import Seam, TextEncoder
 
 _MARK = "\u241e"  # around the number of a special token that a client wrote
@@ -94,10 +95,8 @@ def chat_prompt(request: ChatRequest, encoder: TextEncoder) -> list[int]:
         for message in request.messages
     ]
     try:
-        text = tokenizer.apply_chat_template(
-            hidden_messages, tokenize=False, add_generation_prompt=True, **request.chat_template_kwargs
-        )
-    except Exception as error:  # the template is a program of the model's, which may fail in any way
+        text = render_chat(tokenizer, hidden_messages, request.chat_template_kwargs, generation=True)
+    except InputError as error:
         raise InputError(f"messages: the model's chat template rejects them ({str(error)[:200]})") from error
     seam = Seam()
     for i, part in enumerate(re.split(f"{_MARK}(\\d+){_MARK}", text)):

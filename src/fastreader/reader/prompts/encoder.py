@@ -16,6 +16,7 @@ from fastreader.core.checks import check_tokens, expect, located, require
 from fastreader.core.forks import repair_in_children
 from fastreader.core.protocol import TextOrTokens
 from fastreader.errors import FastreaderError, InputError, UnsupportedModelError
+from fastreader.reader.prompts.chat_template import render_chat
 
 _TOGETHER = 200_000  # characters that are encoded in one call
 _REMEMBERED = 512  # texts of templates whose tokens are kept
@@ -336,16 +337,13 @@ class TextEncoder:
 
     def _render(self, messages: list[dict[str, str]], options: dict[str, Any], *, generation: bool) -> str:
         try:
-            text = self.tokenizer.apply_chat_template(
-                messages, tokenize=False, add_generation_prompt=generation, **options
-            )
-        except Exception as error:  # the template is a program of the model's, which may fail in any way
+            return render_chat(self.tokenizer, messages, options, generation=generation)
+        except InputError as error:
             raise InputError(
                 "Template.system, Template.chat_options: the model's chat_template cannot be applied with "
                 f"{'no' if len(messages) < 2 or messages[0]['role'] != 'system' else 'a'} system message and options "
-                f"{options} ({type(error).__name__}: {error})"
+                f"{options} ({error})"
             ) from error
-        return str(text)
 
     def _encode(self, texts: Sequence[str], trusted: bool = False, special: bool = False) -> list[list[int]]:
         for text in texts:

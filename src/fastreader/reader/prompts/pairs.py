@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fastreader.errors import InputError, UnsupportedModelError
+from fastreader.reader.prompts.chat_template import render_chat
 from fastreader.reader.prompts.encoder import Seam, TextEncoder
 
 _FIELDS = ("instruction", "query", "document")
@@ -69,12 +70,14 @@ class PairWriter:
             content: Any = f" {_MARK.format(name)} "
             content = [{"type": "text", "text": content}] if self._structured else content
             messages.append({"role": "system" if name == "instruction" else name, "content": content})
+        variables = dict(self._template or {})
+        generation = bool(variables.pop("add_generation_prompt", False))
         try:
-            text = self.encoder.tokenizer.apply_chat_template(messages, tokenize=False, **dict(self._template or {}))
-        except Exception as error:  # the template is a program of the model's, which may fail in any way
+            text = render_chat(self.encoder.tokenizer, messages, variables, generation=generation)
+        except InputError as error:
             raise UnsupportedModelError(
                 f"the reranker's chat template cannot be applied to the roles {', '.join(m['role'] for m in messages)} "
-                f"({type(error).__name__}: {error})"
+                f"({error})"
             ) from error
         parts, place, counts = [], 0, dict.fromkeys(names, 0)
         for found in _FIND.finditer(text):
