@@ -134,7 +134,7 @@ constexpr int64_t kScaled = 32;
 // Return sum + the products of the two int16 in each lane.
 FR_INLINE vi dot_pairs(vi sum, vi a, vi b) {
 #if FR_AVX512 && FR_VNNI
-  return (vi)_mm512_dpwssd_epi32((__m512i)sum, (__m512i)a, (__m512i)b);
+  return (vi)_mm512_dpwssd_epi32((__m512i)sum, (__m512i)b, (__m512i)a); // the last may be spread from memory
 #elif FR_AVX512
   return sum + (vi)_mm512_madd_epi16((__m512i)a, (__m512i)b);
 #elif FR_VNNI
@@ -144,6 +144,17 @@ FR_INLINE vi dot_pairs(vi sum, vi a, vi b) {
 #else
   return sum + (a << 16 >> 16) * (b << 16 >> 16) + (a >> 16) * (b >> 16);
 #endif
+}
+
+FR_INLINE vi fill_pair(const int16_t* pair) {
+  int32_t both;
+  std::memcpy(&both, pair, 4);
+  return fill(both);
+}
+
+// Return sum + the products of 32 columns, whose integers have these scales.
+FR_INLINE vf add_integers(vf sum, vi products, float a_scale, vf b_scale) {
+  return sum + __builtin_convertvector(products, vf) * (fill(a_scale) * b_scale);
 }
 
 #if FR_NEON
@@ -184,49 +195,47 @@ FR_INLINE void rows_scaled(const int16_t* a, const float* a_scale, int64_t lda, 
                            const float* b_scale, float* c, int64_t depth, bool add, int64_t ldc,
                            const float* a_sum = nullptr, const float* b_offset = nullptr) {
   const int32_t* pairs = reinterpret_cast<const int32_t*>(b);
-  for (int64_t lane = 0; lane < kStrip; lane += 2 * kWidth) {
-    if (!add) {
+  constexpr int N = FR_AVX512 ? 1 : 2; // with 32 registers, the sums of one vector stay in them
+  for (int64_t lane = 0; lane < kStrip; lane += N * kWidth) {
+    vf sum[R][N];
 #pragma GCC unroll 16
-      for (int r = 0; r < R; ++r) {
+    for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 2
-        for (int n = 0; n < 2; ++n) store(c + r * ldc + lane + n * kWidth, vf{});
-      }
+      for (int n = 0; n < N; ++n) sum[r][n] = add ? load(c + r * ldc + lane + n * kWidth) : vf{};
     }
     for (int64_t k = 0; k < depth; k += kScaled) {
       const int16_t* columns = a + k / 32 * a_step;
-      vi acc[R][2] = {};
+      vi acc[R][N] = {};
 #if FR_NEON
       add_scaled<R>(columns, lda, pairs + k / 2 * kStrip + lane, acc);
 #else
 #pragma GCC unroll 16
       for (int64_t j = 0; j < kScaled; j += 2) {
-        vi right[2];
+        vi right[N];
 #pragma GCC unroll 2
-        for (int n = 0; n < 2; ++n) right[n] = load(pairs + (k + j) / 2 * kStrip + lane + n * kWidth);
+        for (int n = 0; n < N; ++n) right[n] = load(pairs + (k + j) / 2 * kStrip + lane + n * kWidth);
 #pragma GCC unroll 16
         for (int r = 0; r < R; ++r) {
-          int32_t pair;
-          std::memcpy(&pair, columns + r * lda + j, 4);
-          const vi left = fill(pair);
+          const vi left = fill_pair(columns + r * lda + j);
 #pragma GCC unroll 2
-          for (int n = 0; n < 2; ++n) acc[r][n] = dot_pairs(acc[r][n], left, right[n]);
+          for (int n = 0; n < N; ++n) acc[r][n] = dot_pairs(acc[r][n], left, right[n]);
         }
       }
 #endif
-      vf scale[2];
 #pragma GCC unroll 2
-      for (int n = 0; n < 2; ++n) scale[n] = load(b_scale + k + lane + n * kWidth);
+      for (int n = 0; n < N; ++n) {
+        const vf scale = load(b_scale + k + lane + n * kWidth);
 #pragma GCC unroll 16
-      for (int r = 0; r < R; ++r) {
-        const vf left = fill(a_scale[k + r]);
-#pragma GCC unroll 2
-        for (int n = 0; n < 2; ++n) {
-          float* to = c + r * ldc + lane + n * kWidth;
-          vf sum = load(to) + __builtin_convertvector(acc[r][n], vf) * (left * scale[n]);
-          if constexpr (OFFSETS) sum += fill(a_sum[k + r]) * load(b_offset + k + lane + n * kWidth);
-          store(to, sum);
+        for (int r = 0; r < R; ++r) {
+          sum[r][n] = add_integers(sum[r][n], acc[r][n], a_scale[k + r], scale);
+          if constexpr (OFFSETS) sum[r][n] += fill(a_sum[k + r]) * load(b_offset + k + lane + n * kWidth);
         }
       }
+    }
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 2
+      for (int n = 0; n < N; ++n) store(c + r * ldc + lane + n * kWidth, sum[r][n]);
     }
   }
 }

@@ -29,9 +29,10 @@ template <typename F>
 constexpr bool kWidens = std::is_same_v<F, Widened>;
 
 constexpr int64_t kLine = 64; // bytes
-// Depth of a chunk of a strip, which stays in the first cache, with as much of the rows: 24 KB of floats, 18 KB of others.
+// Depth of a chunk of a strip, which stays in the first cache, with as much of the rows: 24 KB of floats, 18 KB of others. Of
+// integers it is as many columns as share a half.
 template <typename F>
-constexpr int64_t kDepth = sizeof(typename F::Input) == 4 ? 192 : 288;
+constexpr int64_t kDepth = sizeof(typename F::Input) == 4 ? 192 : kScales<F> ? kSuper * kRecord : 288;
 
 // What a chunk is a multiple of, so that sums do not depend on how many there are.
 template <typename F>
@@ -169,19 +170,26 @@ struct Rest {
   int32_t count;
 };
 
-FR_INLINE float sum_of(const int16_t* values, float scale) {
-  int32_t sum = 0;
-  for (int64_t c = 0; c < kScaled; ++c) sum += values[c];
-  return static_cast<float>(sum) * scale;
+// Write the sums of 32 values and of their last 16, negated, and return the sum of all times their scale.
+FR_INLINE float sum_of(const int16_t* values, float scale, int32_t* totals) {
+  int32_t first = 0, last = 0;
+  for (int64_t c = 0; c < kScaled / 2; ++c) {
+    first += values[c];
+    last += values[kScaled / 2 + c];
+  }
+  totals[0] = -(first + last);
+  totals[1] = -last;
+  return static_cast<float>(first + last) * scale;
 }
 
 // Load up to 32 rows with every 32 columns together, [padded / 32][32][32]: the data of one step of a product are then
 // contiguous, and 32 rows of any depth do not compete for a few sets of the cache. Scales are [padded / 32][32], and so are
-// the sums of 32 values, which a weight with offsets needs. Row 0 is row `at` of `rest`.
+// the sums of 32 values, which a weight with offsets needs; the integers' own are `totals`. Row 0 is row `at`
+// of `rest`.
 template <typename F>
 FR_INLINE void stage_columns(const Source& source, int64_t first, int64_t count, int64_t size, int64_t padded,
                              typename F::Input* out, int64_t term_stride, float* scales, float* sums,
-                             const float* factors, Rest& rest, int64_t at) {
+                             int32_t* totals, const float* factors, Rest& rest, int64_t at) {
   using T = typename F::Input;
   const int64_t width = source.bf16 ? 2 : 4;
   const int64_t computed = computed_rows<T>(count); // the others are not read
@@ -192,19 +200,20 @@ FR_INLINE void stage_columns(const Source& source, int64_t first, int64_t count,
       if (row == nullptr) {
         for (int t = 0; t < F::TI; ++t) std::memset(to + t * term_stride, 0, kStrip * sizeof(T));
         if constexpr (kScales<F>) scales[k + i] = 0;
-        if constexpr (kScales<F> && kBlocks<F>) sums[k + i] = 0;
+        if constexpr (kScales<F> && kBlocks<F>) sums[k + i] = totals[2 * (k + i)] = totals[2 * (k + i) + 1] = 0;
       } else if constexpr (kScales<F>) {
         alignas(64) float values[kStrip];
         load_row<float, 1>(row + k * width, source.bf16, lesser(kStrip, size - k), kStrip, values, 0);
         if constexpr (!kBlocks<F>) multiply_values(values, factors + k, kStrip);
         bool coarse;
         scales[k + i] = scale_values(values, to, &coarse);
-        if constexpr (kBlocks<F>) sums[k + i] = sum_of(to, scales[k + i]);
+        if constexpr (kBlocks<F>) sums[k + i] = sum_of(to, scales[k + i], totals + 2 * (k + i));
         if (coarse) {
           for (int64_t c = 0; c < kStrip; ++c) values[c] -= static_cast<float>(to[c]) * scales[k + i];
           int16_t* const left = rest.values + rest.count * kScaled;
           rest.scales[rest.count] = scale_values(values, left);
-          if constexpr (kBlocks<F>) sums[k + i] += sum_of(left, rest.scales[rest.count]);
+          int32_t unused[2];
+          if constexpr (kBlocks<F>) sums[k + i] += sum_of(left, rest.scales[rest.count], unused);
           rest.rows[rest.count] = static_cast<int32_t>(at + i);
           rest.next[rest.count] = rest.first[k / kScaled];
           rest.first[k / kScaled] = rest.count++;
@@ -223,6 +232,7 @@ struct Rows {
   int64_t direct_stride, direct_rows;
   const typename F::Input* staged; // the others, [padded / 32][32][32] each
   const float *scales, *sums; // of the staged, [padded / 32][32] each
+  const int32_t* totals; // [padded / 32][32][2]
   int64_t padded, term;
   float* wide; // memory for a widened chunk of a strip
   UnpackedPart<typename F::Input> part; // and for an unpacked one
@@ -273,12 +283,37 @@ FR_INLINE void add_rest(const LinearArgs& a, const Rows<F>& rows, int64_t strip,
   }
 }
 
+// How many rows are multiplied record by record, as it is read; for more, records are unpacked into the first cache.
+constexpr int64_t kFewRows = FR_NEON ? 0 : kStrip;
+
+// Multiply a few rows by one strip of a weight of blocks, which is read once, in order.
+template <typename F>
+FR_INLINE void multiply_records(const LinearArgs& a, const Rows<F>& rows, int64_t strip, int64_t begin, int64_t end,
+                                float* out, int64_t out_stride, bool add) {
+  const BlockStrip packed = strip_of(a.blocks, strip);
+  const int64_t computed = computed_rows<int16_t>(end - begin), block = begin / kStrip * rows.padded;
+  for (int64_t r = 0; !add && r < computed; ++r) std::memset(out + r * out_stride, 0, kStrip * sizeof(float));
+  const ScaledRows left{rows.staged + begin * rows.padded, rows.scales + block, rows.sums + block, rows.totals + 2 * block};
+  for (int64_t from = 0; from < a.padded_size; from += kDepth<F>) {
+    const int64_t past = lesser(from + kDepth<F>, a.padded_size);
+    by_format(packed.format, [&]<BlockFormat FORMAT>() __attribute__((always_inline)) {
+      by_rows(computed, [&]<int R>(int64_t r) __attribute__((always_inline)) {
+        rows_records<FORMAT, R>(packed.data, a.padded_size, from, past, left, r, out + r * out_stride, out_stride);
+      });
+    });
+    add_rest<F>(a, rows, strip, begin, end, out, out_stride, from, past, false);
+  }
+}
+
 // Multiply by one strip of a weight of blocks, as `multiply_strip` does by others: a chunk of its depth is unpacked into
 // the first cache, and all rows pass. For a few rows a chunk is small, so that reading the strip does not pause.
 template <typename F>
 FR_INLINE void multiply_unpacked(const LinearArgs& a, const Rows<F>& rows, int64_t strip, int64_t begin, int64_t end,
                                  float* out, int64_t out_stride, bool add) {
   using T = typename F::Input;
+  if constexpr (kScales<F>) {
+    if (end - begin <= kFewRows) return multiply_records<F>(a, rows, strip, begin, end, out, out_stride, add);
+  }
   const BlockStrip packed = strip_of(a.blocks, strip);
   const bool offsets = has_offsets(packed.format);
   const int64_t chunk = end - begin > FR_ROWS ? kDepth<F> : kChunkStep<F>;
@@ -440,6 +475,7 @@ template <typename F>
 struct LinearSpace {
   typename F::Input* staged; // [TI][row_block][padded]
   float *scales, *sums; // [row_block / 32][padded]
+  int32_t* totals; // [row_block / 32][padded][2]
   float* wide; // a chunk of a strip
   UnpackedPart<typename F::Input> part; // also
   Rest rest; // of up to all blocks
@@ -458,6 +494,7 @@ struct LinearSpace {
     take(space.staged, F::TI * a.row_block * a.padded_size);
     take(space.scales, kScales<F> ? a.row_block / kStrip * a.padded_size : 0);
     take(space.sums, kScales<F> && kBlocks<F> ? a.row_block / kStrip * a.padded_size : 0);
+    take(space.totals, kScales<F> && kBlocks<F> ? 2 * a.row_block / kStrip * a.padded_size : 0);
     if constexpr (kScales<F>) {
       const int64_t most = a.row_block * a.padded_size / kScaled;
       take(space.rest.values, most * kScaled);
@@ -485,7 +522,8 @@ void linear(const LinearArgs& a, int64_t block, int64_t slice, void* workspace) 
   LinearSpace<F>::layout(a, workspace, &space);
   const int64_t begin = block * a.row_block, rows = lesser(a.row_block, a.rows - begin);
   const int64_t term = a.row_block * a.padded_size;
-  Rows<F> operand{nullptr, 0, 0, space.staged, space.scales, space.sums, a.padded_size, term, space.wide, space.part, space.rest};
+  Rows<F> operand{nullptr, 0, 0, space.staged, space.scales, space.sums, space.totals, a.padded_size,
+                  term, space.wide, space.part, space.rest};
   if constexpr (kScales<F>) {
     for (int64_t k = 0; k < a.padded_size / kScaled; ++k) operand.rest.first[k] = -1;
   }
@@ -501,6 +539,7 @@ void linear(const LinearArgs& a, int64_t block, int64_t slice, void* workspace) 
     stage_columns<F>(a.input, begin + row, lesser(kStrip, rows - row), a.size, a.padded_size, space.staged + at, term,
                      kScales<F> ? space.scales + at / kStrip : nullptr,
                      kScales<F> && kBlocks<F> ? space.sums + at / kStrip : nullptr,
+                     kScales<F> && kBlocks<F> ? space.totals + 2 * at / kStrip : nullptr,
                      kScales<F> && !kBlocks<F> ? column_factors<F>(a, a.packed) : nullptr, operand.rest, row);
   }
   const int64_t strips = a.after == After::gate ? a.strips / 2 : a.strips;

@@ -72,11 +72,12 @@ def test_products_in_float32_and_bfloat16_are_those_of_the_values(name, isa, mon
 @pytest.mark.parametrize("name", FORMATS)
 def test_int16_rounds_only_the_inputs(name, isa, monkeypatch):
     monkeypatch.setenv("FASTREADER_CPU_ISA", isa)
-    weight, values = packed(name, 96, 768)
+    depth = 768 if FORMATS[name][0] == 256 else 800  # the last columns do not fill a chunk
+    weight, values = packed(name, 96, depth)
     whole = None
-    for rows in (200, 1, 2, 3, 9, 33):
-        inputs = torch.randn(200, 768, generator=torch.Generator().manual_seed(1))[:rows]
-        inputs *= torch.logspace(-3, 3, 768)
+    for rows in (200, *range(1, 18), 32, 33):
+        inputs = torch.randn(200, depth, generator=torch.Generator().manual_seed(1))[:rows]
+        inputs *= torch.logspace(-3, 3, depth)
         ours = linear(inputs, prepare(BlockTensor(weight), "int16"), precision="int16")
         exact = linear_reference(inputs, values, None, "int16 inputs")
         scale = (inputs.double().abs() @ values.double().abs().T).float()
