@@ -1,5 +1,6 @@
 """Readers whose weights keep the integers of a GGUF file, against transformers on the dequantised file."""
 
+import numpy as np
 import pytest
 import torch
 from helpers.support import PACKAGED, tiny_llama
@@ -11,6 +12,7 @@ from fastreader.models.loading.load import load
 from fastreader.models.loading.options import LoadOptions
 from fastreader.ops import extension
 from fastreader.ops.linear import BlockTensor
+from fastreader.ops.linear.blocks import FORMATS
 
 pytest.importorskip("gguf", reason="needs the extra gguf")
 pytestmark = pytest.mark.skipif(extension.why_missing() is not None, reason="needs the C++ extension")
@@ -139,3 +141,40 @@ def test_weights_that_keep_no_integers_keep_their_values(tmp_path, cache):
 def test_a_given_model_has_no_file(tiny_reader):
     with pytest.raises(InputError, match=r"dtype.*for a given model"):
         Reader.load((tiny_llama(), tiny_reader.tokenizer), dtype="file")
+
+
+def random_blocks(values, kind):
+    """Return rows of random bytes of a type that gguf can unpack but not pack, in which every value is moderate."""
+    from gguf import GGML_QUANT_SIZES, quants
+
+    size, width = GGML_QUANT_SIZES[kind]
+    generator, found, wanted = np.random.default_rng(0), [], values.size // size
+    while sum(map(len, found)) < wanted:
+        pool = generator.integers(0, 256, (16 * wanted, width), dtype=np.uint8)
+        with np.errstate(all="ignore"):
+            largest = np.abs(quants.dequantize(pool, kind)).max(axis=1)
+        found.append(pool[(largest > 1e-3) & (largest < 1.0)])
+    return np.concatenate(found)[:wanted].reshape(values.shape[0], -1)
+
+
+@pytest.mark.parametrize("kind", ["Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS", "MXFP4"])
+def test_every_type_has_the_values_of_its_file(tmp_path, cache, monkeypatch, kind):
+    monkeypatch.setattr("gguf.quants.quantize", random_blocks)
+    file = write(tmp_path / "tiny.gguf", tiny_llama(hidden_size=256, intermediate_size=256), kind)
+    plain = dequantised(file)
+    stored = kind in FORMATS
+    for dtype in ("auto", "float32"):
+        loaded = load(LoadOptions(file, "cpu", dtype, "exact")).model
+        for name, parameter in loaded.named_parameters():
+            wanted = plain.get_parameter(name)
+            if isinstance(parameter, BlockTensor):
+                assert stored and torch.equal(parameter.plain(), wanted), name
+            else:
+                wanted = wanted.to(parameter.dtype)
+                assert torch.equal(parameter, wanted), name
+    assert parameter.dtype == torch.float32
+    reader = Reader.load(file, "cpu", "float32", "exact", check="off")
+    for pair, ours in zip(PAIRS, reader.loglikelihood(PAIRS), strict=True):
+        assert abs(ours.logprob - alone(plain, *pair)) <= 1e-4
+    dtype = Reader.load(file, "cpu", check="off").describe()["dtype"]
+    assert dtype == (kind if stored else "bfloat16")
