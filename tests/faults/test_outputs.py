@@ -160,8 +160,10 @@ def test_a_limit_on_memory(every, name, tmp_path):
                     HELD.append(bytearray(size))
 
     process = start(run, output, within=after(3, limit))
-    assert process.wait() == 1, process.stderr
-    assert process.stderr.startswith("error: not enough memory") and process.stderr.count("\n") == 1, process.stderr
+    # Memory ends in a pass, or the plan before it finds that nothing fits.
+    words = {1: "error: not enough memory", 2: "error: id "}[process.wait()]
+    assert process.stderr.startswith(words) and process.stderr.count("\n") == 1, process.stderr
+    assert words.endswith("memory") or "memory allows about" in process.stderr
     assert start(run, output, "--resume").wait() == 0
     assert run.results(output) == wanted
 

@@ -23,8 +23,10 @@ from fastreader import eor, errors, moi, noise, statistics, sure
 from fastreader.core.options import StepOptions
 from fastreader.models.loading.load import load
 from fastreader.models.loading.options import LoadOptions
+from fastreader.models.loading.relevance import RelevanceScheme
 from fastreader.moi import baselines, distill
 from fastreader.reader.programs.readers import Readers
+from fastreader.reader.relevance_head import RelevanceHead
 from fastreader.study import RunFolder, Study
 from fastreader.sure import variants
 from fastreader.sure.task import Task
@@ -47,6 +49,13 @@ class Rate:
         return np.array([-float(len(pair[1])) for pair in pairs])
 
 
+def reranker():
+    """A reader that scores a query with a document by two tokens."""
+    reader = fr.Reader.load((tiny_llama(), byte_tokenizer()), check="off")
+    reader.local_model.relevance = RelevanceHead(RelevanceScheme(rows=(5, 6)))
+    return reader
+
+
 @dataclass
 class World:
     """Small objects of every kind, made once. Rows copy what calls change."""
@@ -67,6 +76,7 @@ class World:
             "Where is the Seine?", [fr.Passage("It is in Paris.", "Seine", "s", 1.0)], ["Paris"], id="p"
         )
         self.session = self.reader.session("Answer")
+        self.reranker = reranker().session(cache_scored=True)
         self.transport = in_process(Engine(self.reader, "vllm"))
         self.several = fr.ReaderPool([self.reader])
         self.server = fr.ServerReader("http://engine", "tiny", byte_tokenizer(chat=True), transport=self.transport)
@@ -237,6 +247,10 @@ ROWS: dict[str, Row] = {
         {"sequences": [([5], [6])], "max_batch_tokens": 50, "trees": None, "top_tokens": 2},
     ),
     "Session.session": lambda w: (w.session, {"prefixes": ("B",), "max_bytes": None, "cache_scored": False, **CHAT}),
+    "Session.relevance_scores": lambda w: (
+        w.reranker,
+        {"pairs": [("a", "b")], "instruction": None, "on_overflow": "truncate", "max_batch_tokens": 50},
+    ),
     "ReaderPool": lambda w: {"readers": [w.reader]},
     "ReaderPool.generate": lambda w: (w.several, {"prompts": ["Answer"], **GENERATE}),
     "ReaderPool.load": lambda w: {"model": w.saved_reader(), "devices": ["cpu"]},
@@ -303,6 +317,7 @@ ROWS: dict[str, Row] = {
         **w.asked(),
         "method": "query_likelihood",
         "top_n": 2,
+        "instruction": None,
         "template": None,
         "bias": None,
         "uncalibrated": False,
@@ -311,6 +326,17 @@ ROWS: dict[str, Row] = {
         "max_batch_tokens": 500,
         "progress": False,
     },
+    "classify": lambda w: {
+        "reader": w.reader,
+        "prompts": ["Is it long?"],
+        "labels": ["yes", "no"],
+        "end": False,
+        "neutral": ["N/A"],
+        "system": None,
+        "chat": None,
+        "max_batch_tokens": 500,
+    },
+    "fuse": lambda w: {"rankings": [["a", "b"], ["b"]], "k": 60.0, "weights": [1.0, 2.0], "top_n": 2},
     "conflicts": lambda w: {**w.asked(), "candidates": ["Nile", "Seine"], "template": None, "max_batch_tokens": 500},
     "Conflicts.from_dict": lambda w: {"values": w.conflicts.to_dict()},
     "save_examples": lambda w: {
@@ -536,6 +562,7 @@ ROWS: dict[str, Row] = {
         "examples": [w.example],
         "orders": {"a": [[0, 1, 2]]},
     },
+    "moi.baselines.FirstTokenPrompt": lambda w: fields_of(baselines.FirstTokenPrompt()),
     "moi.baselines.ListwisePrompt": lambda w: fields_of(baselines.ListwisePrompt()),
     "moi.baselines.Method": lambda w: fields_of(next(iter(baselines.METHODS.values()))),
     "moi.baselines.Ordering": lambda w: fields_of(baselines.retriever(**w.asked())),
@@ -546,6 +573,15 @@ ROWS: dict[str, Row] = {
     "moi.baselines.best_at_the_ends": lambda w: w.asked(),
     "moi.baselines.cross_encoder": lambda w: {**w.asked(), "model": Rate(), "batch": 2},
     "moi.baselines.gold_of": lambda w: {"passages": w.passages, "marks": ("is_gold",)},
+    "moi.baselines.first_token": lambda w: {
+        **w.asked(),
+        "orders": 2,
+        "window": 2,
+        "step": 1,
+        "seed": 0,
+        "prompt": None,
+        "max_batch_tokens": 500,
+    },
     "moi.baselines.listwise": lambda w: {
         **w.asked(),
         "prompt": None,

@@ -82,7 +82,7 @@ def step_attention_difference(
     """
     dtype = torch.float64 if model.dtype == torch.float64 else torch.float32
     query, key, value = _drawn(call, _LEVEL, model.device, dtype)
-    call = call._replace(params=replace(call.params, input_precision=None))
+    call = RecordedCall(replace(call.params, input_precision=None), call.shapes, call.lengths)
     want, worst = TreeKeys(tree, model.device).attend(0, query, key, value, call.params).double(), 0.0
     for rows in (1, _ROWS):
         prompt = KeyValues([key], [value])
