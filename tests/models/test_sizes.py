@@ -35,7 +35,7 @@ def claim(folder, **values):
     file.write_text(json.dumps(json.loads(file.read_text()) | values))
 
 
-@pytest.mark.parametrize("values", [CLAIM, {"num_hidden_layers": 500}, {"intermediate_size": 10**6}])
+@pytest.mark.parametrize("values", [CLAIM, {"num_hidden_layers": 500}, {"intermediate_size": 10**9}])
 def test_a_config_that_claims_more_than_the_files_hold_is_rejected_by_both_counts(folder, monkeypatch, values):
     claim(folder, **values)
     monkeypatch.setattr(load, "read", None)  # allocates weights

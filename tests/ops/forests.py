@@ -140,6 +140,8 @@ def attention_inputs(
 def poisoned() -> Iterator[None]:
     """Make `torch.empty` return NaN (the lowest value for int32 and int64), to expose reads of unset memory."""
     empty = torch.empty
+    with torch.device("meta"):
+        empty(0)  # PyTorch remembers which functions obey a device, once in a process: the real one, not `filled`
 
     def filled(*args: Any, **kwargs: Any) -> Tensor:
         tensor = empty(*args, **kwargs)
