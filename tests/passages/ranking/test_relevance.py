@@ -1,13 +1,17 @@
 """Rerankers as sentence-transformers and transformers save them, held against those libraries."""
 
 import json
+import os
 import random
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 import torch
 import transformers
 from helpers.families import tiny
+from helpers.hub_server import hub_of
 from helpers.rerankers import ONE_TURN, TWO_TURNS, classifier, logit_score
 from helpers.support import byte_tokenizer
 
@@ -62,6 +66,33 @@ def test_scores_are_those_of_sentence_transformers(tmp_path, family, how):
     assert ranking.indices == ranks
     assert ranking[0].relevance == pytest.approx(1 / (1 + np.exp(-ranking[0].value)))
     assert ranking.stats.computed_tokens < 0.8 * ranking.stats.total_tokens
+
+
+HUB = """
+import sys
+from fastreader import Reader
+for name in sys.argv[1:]:
+    reader = Reader.load(name, device="cpu", precision="exact")
+    print(name, *(reader.relevance_scores([("ab", "c")]).scores if reader.is_reranker else ()))
+"""
+
+
+def test_a_reranker_that_is_still_on_the_hub(tmp_path):
+    theirs, folder = logit_score(tmp_path, "Qwen3")
+    head_theirs, head = classifier(tmp_path, "Qwen3")
+    (tmp_path / "plain").mkdir()
+    tiny("Qwen3").save_pretrained(tmp_path / "plain")
+    byte_tokenizer().save_pretrained(tmp_path / "plain")
+    found = {"who/labels": folder, "who/head": head, "who/plain": tmp_path / "plain"}
+    with hub_of(found) as (address, asked):
+        environment = {**os.environ, "HF_HOME": str(tmp_path / "home"), "HF_ENDPOINT": address}
+        names = [*found, "who/labels"]  # the last one from the cache
+        done = subprocess.run([sys.executable, "-c", HUB, *names], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    labels, classified, plain, again = (line.split() for line in done.stdout.splitlines())
+    assert float(labels[1]) == pytest.approx(theirs.predict([("ab", "c")])[0], abs=1e-5), asked
+    assert float(classified[1]) == pytest.approx(head_theirs.predict([("ab", "c")])[0], abs=1e-5)
+    assert plain == ["who/plain"] and again == labels
 
 
 def test_instructions_by_text_and_by_name(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import socket
@@ -24,6 +25,7 @@ from fastreader.models.loading.files import (
     has_tokenizer,
     missing_files,
     parsed,
+    parsed_objects,
     reject_pointers,
     unknown,
 )
@@ -32,6 +34,7 @@ from fastreader.models.loading.packaged import is_packaged
 
 _MOST_LAYERS = 10_000  # a larger count of a damaged config would take hours to build
 _MOST_NAMES = 10  # in a message
+_RERANKER_FILES = ["modules.json", "config_sentence_transformers.json", "sentence_bert_config.json"]
 _ADAPTER_FILES = ["adapter_*", *TOKENIZERS, "tokenizer_config.json", "special_tokens_map.json", "*.jinja"]
 
 
@@ -206,6 +209,26 @@ def adapter_from_hub(name: str) -> str:
     except LocalEntryNotFoundError:
         _check_hub(name)
         return guarded(lambda: snapshot_download(name, allow_patterns=_ADAPTER_FILES), name)
+
+
+def reranker_files(found: Found) -> Path:
+    """Return the folder with the files that say how a model scores pairs, downloaded if the model was on the hub.
+
+    transformers, which downloads the model itself, does not fetch them.
+    """
+    from transformers.utils.hub import cached_file
+
+    folder = Path(found.source)
+    if found.kind != "hub" or folder.is_dir():
+        return folder
+    names = list(_RERANKER_FILES)
+    for name in names:  # grows by the files that modules.json names
+        fetch = functools.partial(cached_file, found.source, name, _raise_exceptions_for_missing_entries=False)
+        file = guarded(fetch, found.source)
+        folder = folder if file is None else Path(file.removesuffix(name))
+        if file is not None and name == "modules.json":
+            names += [f"{module['path']}/config.json" for module in parsed_objects(Path(file)) if module.get("path")]
+    return folder
 
 
 def adapter_commit_of(name: str) -> str:

@@ -16,7 +16,7 @@ from fastreader.models.gguf.tokenizer import tokenizer_of
 from fastreader.models.loading import peft_adapters
 from fastreader.models.loading.decide import Decision
 from fastreader.models.loading.files import check_loading_info, guarded
-from fastreader.models.loading.find import Found
+from fastreader.models.loading.find import Found, reranker_files
 from fastreader.models.loading.relevance import RelevanceScheme, has_head, scheme_of, without_head
 from fastreader.models.loading.text_only import EncoderNeededError, classes_for, text_model
 from fastreader.models.rewriting import quantised, surgery
@@ -70,7 +70,7 @@ def read(found: Found, decision: Decision) -> Contents:
     else:
         whole, text = _read_checkpoint(found, decision)
     tokenizer = guarded(lambda: _tokenizer(found), found.tokenizer)
-    return Contents(whole, text, tokenizer, scheme_of(Path(found.source), found.config, head, tokenizer))
+    return Contents(whole, text, tokenizer, scheme_of(reranker_files(found), found.config, head, tokenizer))
 
 
 def _read_classifier(found: Found, decision: Decision) -> tuple[Any, Any]:

@@ -73,7 +73,7 @@ def scheme_of(folder: Path, config: Any, head: nn.Linear | None, tokenizer: Any)
     """Return how the model of a folder scores pairs, or None if it is no reranker.
 
     Args:
-        folder: of the model; a hub id has no such files here.
+        folder: with the model's files, without its weights if it is on the hub.
         config: of the model.
         head: its classification head, or None.
         tokenizer: of the model.
