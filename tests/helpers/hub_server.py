@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -32,20 +31,16 @@ def hub_of(repositories: dict[str, Path]) -> Iterator[tuple[str, list[str]]]:
             path = self.path.split("?")[0]
             asked.append(path)
             for name, folder in repositories.items():
-                if path in (f"/api/models/{name}", f"/api/models/{name}/revision/main"):
-                    files = sorted(file for file in folder.rglob("*") if file.is_file())
-                    siblings = [{"rfilename": str(file.relative_to(folder))} for file in files]
-                    return self.give(json.dumps({"id": name, "sha": COMMIT, "siblings": siblings}).encode(), with_body)
-                for revision in ("main", COMMIT):
-                    prefix = f"/{name}/resolve/{revision}/"
-                    file = folder / path.removeprefix(prefix)
-                    if path.startswith(prefix) and file.is_file():
-                        return self.give(file.read_bytes(), with_body)
-            self.send_response(404)
-            self.send_header("X-Error-Code", "EntryNotFound")
-            self.send_header("X-Repo-Commit", COMMIT)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
+                file = folder / path.removeprefix(f"/{name}/resolve/main/")
+                if path.startswith(f"/{name}/resolve/main/") and file.is_file():
+                    self.give(file.read_bytes(), with_body)
+                    break
+            else:
+                self.send_response(404)
+                self.send_header("X-Error-Code", "EntryNotFound")
+                self.send_header("X-Repo-Commit", COMMIT)
+                self.send_header("Content-Length", "0")
+                self.end_headers()
 
         def give(self, body, with_body):
             self.send_response(200)
