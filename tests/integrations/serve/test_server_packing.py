@@ -10,7 +10,8 @@ from helpers.serve_support import serving
 
 import fastreader as fr
 from fastreader.errors import NumericsError
-from fastreader.integrations.serve.packing import DeadlineError, Packer
+from fastreader.integrations.serve.packed_reader import PackedReader
+from fastreader.integrations.serve.pass_queue import DeadlineError, Packer
 from fastreader.integrations.serve.settings import ServerSettings
 
 PASSAGES = [f"Passage {i} is about the river number {i} and has some more words in it, {i} in all." for i in range(8)]
@@ -64,7 +65,7 @@ def test_ten_questions_over_the_same_passages_compute_a_fifth(tiny_reader):
 
 def test_a_pass_holds_what_waits(held, tiny_reader):
     packer, go, begun = held
-    reader = packer.reader_until(later())
+    reader = PackedReader(packer, later())
     pairs = [[([5, 6, i], [7, 8]), ([5, 9], [])] for i in range(10, 15)]
     with ThreadPoolExecutor(6) as pool:
         first = pool.submit(reader.score, [([20], [21])])
@@ -86,7 +87,7 @@ def test_a_pass_holds_what_waits(held, tiny_reader):
 def test_calls_that_share_a_beginning_go_first(held):
     packer, go, begun = held
     packer._most = 8
-    reader = packer.reader_until(later())
+    reader = PackedReader(packer, later())
     passes = []
     original = packer.reader.score
     packer.reader.score = lambda pairs, **options: passes.append([p[0][0] for p in pairs]) or original(pairs, **options)
@@ -113,7 +114,7 @@ def test_a_call_that_fails_harms_no_other(held, tiny_reader):
         return score(pairs, **options)
 
     packer.reader.score = fails
-    reader = packer.reader_until(later())
+    reader = PackedReader(packer, later())
     good, bad = [([5, 6], [7])], [([5, 6], [99])]
     with ThreadPoolExecutor(4) as pool:
         first = pool.submit(reader.score, good)
@@ -133,7 +134,7 @@ def test_greedy_texts_with_equal_options_are_written_together(held, tiny_reader,
     monkeypatch.setattr(
         tiny_reader, "generate_steps", lambda prompts, options: calls.append(len(prompts)) or steps(prompts, options)
     )
-    reader = packer.reader_until(later())
+    reader = PackedReader(packer, later())
     with ThreadPoolExecutor(6) as pool:
         first = pool.submit(reader.score, [([5], [6])])
         assert begun.wait(20)
@@ -153,13 +154,13 @@ def test_greedy_texts_with_equal_options_are_written_together(held, tiny_reader,
 
 def test_time_runs_out(held):
     packer, go, begun = held
-    blocked, late = packer.reader_until(later()), packer.reader_until(later(0.05))
+    blocked, late = PackedReader(packer, later()), PackedReader(packer, later(0.05))
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(blocked.score, [([5], [6])])
         assert begun.wait(20)
         with pytest.raises(DeadlineError):
             late.score([([5], [6])])
-        leaving = packer.reader_until(later())
+        leaving = PackedReader(packer, later())
         left = pool.submit(leaving.score, [([5], [7])])
         waiting(packer, 2)
         leaving.cancel()
@@ -173,7 +174,7 @@ def test_time_runs_out(held):
 
 def test_closing_finishes_what_waits(tiny_reader):
     packer = Packer(tiny_reader, ServerSettings(pack_seconds=5))
-    reader = packer.reader_until(later())
+    reader = PackedReader(packer, later())
     with ThreadPoolExecutor(1) as pool:
         future = pool.submit(reader.score, [([5], [6])])
         waiting(packer, 1)
@@ -186,6 +187,6 @@ def test_closing_finishes_what_waits(tiny_reader):
 def test_without_packing_each_call_has_a_pass(tiny_reader):
     packer = Packer(tiny_reader, ServerSettings(pack=False))
     with ThreadPoolExecutor(4) as pool:
-        list(pool.map(lambda i: packer.reader_until(later()).score([([5], [i])]), range(6, 14)))
+        list(pool.map(lambda i: PackedReader(packer, later()).score([([5], [i])]), range(6, 14)))
     packer.close()
     assert packer.totals.passes == 8

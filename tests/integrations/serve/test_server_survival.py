@@ -14,7 +14,8 @@ import pytest
 from helpers.serve_support import serving
 
 from fastreader.errors import FastreaderError
-from fastreader.integrations.serve.packing import DeadlineError, Packer
+from fastreader.integrations.serve.packed_reader import PackedReader
+from fastreader.integrations.serve.pass_queue import DeadlineError, Packer
 from fastreader.integrations.serve.settings import ServerSettings
 from fastreader.moi.calibration import pool as pooling
 from fastreader.moi.calibration.pool import Pool
@@ -62,7 +63,7 @@ def test_the_thread_survives_whatever_is_raised_in_it(packer, tiny_reader, monke
         monkeypatch.setattr(tiny_reader, name, injecting(function, 0.6))
 
     def ask(i):
-        reader = packer.reader_until(later())
+        reader = PackedReader(packer, later())
         try:
             if i % 3:
                 return reader.score([([5, 6, i % 90 + 5], [7])]).logprob[0]
@@ -79,15 +80,15 @@ def test_the_thread_survives_whatever_is_raised_in_it(packer, tiny_reader, monke
     assert packer._thread.is_alive()
     monkeypatch.undo()
     direct = tiny_reader.score([([5, 6, 7], [8])]).logprob
-    assert packer.reader_until(later()).score([([5, 6, 7], [8])]).logprob == pytest.approx(direct)
+    assert PackedReader(packer, later()).score([([5, 6, 7], [8])]).logprob == pytest.approx(direct)
     assert packer.trouble(5.0) == ""
 
 
 def test_empty_calls_at_once(packer):
     with ThreadPoolExecutor(4) as pool:
-        empty = [pool.submit(lambda: packer.reader_until(later()).score([], trees=[])) for _ in range(2)]
-        none = pool.submit(lambda: packer.reader_until(later()).generate([]))
-        one = pool.submit(lambda: packer.reader_until(later()).score([([5], [6])]))
+        empty = [pool.submit(lambda: PackedReader(packer, later()).score([], trees=[])) for _ in range(2)]
+        none = pool.submit(lambda: PackedReader(packer, later()).generate([]))
+        one = pool.submit(lambda: PackedReader(packer, later()).score([([5], [6])]))
         assert [len(future.result().logprob) for future in empty] == [0, 0] and none.result() == []
         assert len(one.result().logprob) == 1
 
@@ -127,7 +128,7 @@ def test_a_call_that_is_left_ends_within_a_pass(tiny_reader, monkeypatch):
 
     monkeypatch.setattr(tiny_reader, "score", counted)
     pairs = [([5 + i % 80, 6 + i // 80, *range(7, 20)], [8]) for i in range(200)]
-    leaver, other = packer.reader_until(later()), packer.reader_until(later())
+    leaver, other = PackedReader(packer, later()), PackedReader(packer, later())
     with ThreadPoolExecutor(2) as pool:
         left = pool.submit(leaver.score, pairs)
         assert begun.wait(20)
@@ -142,7 +143,7 @@ def test_a_call_that_is_left_ends_within_a_pass(tiny_reader, monkeypatch):
         assert len(passes) - before <= 2
     packer.close()
     whole = Packer(tiny_reader, ServerSettings(pack_seconds=0, max_batch_tokens=30))
-    found, direct = whole.reader_until(later()).score(pairs[::-1], top_tokens=2), score(pairs[::-1], top_tokens=2)
+    found, direct = PackedReader(whole, later()).score(pairs[::-1], top_tokens=2), score(pairs[::-1], top_tokens=2)
     whole.close()
     np.testing.assert_allclose(found.logprob, direct.logprob, atol=1e-5)
     assert found.stats.total_tokens == direct.stats.total_tokens and found.passes > 10
@@ -163,7 +164,7 @@ def test_a_text_that_is_left_ends_within_a_step(packer, tiny_reader, monkeypatch
             yield texts
 
     monkeypatch.setattr(tiny_reader, "generate_steps", counted)
-    leaver, other = packer.reader_until(later()), packer.reader_until(later())
+    leaver, other = PackedReader(packer, later()), PackedReader(packer, later())
     with ThreadPoolExecutor(1) as pool:
         left = pool.submit(leaver.generate, [[5, 6], [7, 8]], max_new_tokens=2000)
         until(lambda: len(taken) > 3)
@@ -182,7 +183,7 @@ def test_texts_in_groups_are_the_direct_ones(packer, tiny_reader):
     packer._most = 12
     prompts = [[5, 6, 7, 8], [9, 10, 11], [5, 6, 7, 8], [12] * 9, [9, 10, 11]]
     for options in ({}, {"n": 2, "temperature": 1.0, "seed": 4}):
-        found = packer.reader_until(later()).generate(prompts, max_new_tokens=5, **options)
+        found = PackedReader(packer, later()).generate(prompts, max_new_tokens=5, **options)
         direct = tiny_reader.generate(prompts, max_new_tokens=5, **options)
         assert [[text.token_ids for text in texts] for texts in found] == [
             [text.token_ids for text in texts] for texts in direct
@@ -201,7 +202,7 @@ def test_one_text_that_fails_harms_no_other_it_was_packed_with(packer, tiny_read
     packer._pause = 0.2
 
     def ask(token):
-        return packer.reader_until(later()).generate([[5, token]], max_new_tokens=3)
+        return PackedReader(packer, later()).generate([[5, token]], max_new_tokens=3)
 
     with ThreadPoolExecutor(3) as pool:
         futures = [pool.submit(ask, token) for token in (6, 99, 8)]

@@ -16,7 +16,7 @@ from fastreader.core.tree import TreeStats
 from fastreader.data.documents import as_passages
 from fastreader.data.types import Example, Passage
 from fastreader.integrations.serve.bodies import ReadRequest, RerankRequest, ScoreRequest
-from fastreader.integrations.serve.packing import PackedReader
+from fastreader.integrations.serve.packed_reader import PackedReader
 from fastreader.integrations.serve.settings import ServerSettings
 from fastreader.moi.calibration.pool import Pool
 from fastreader.moi.calibration.store import find

@@ -35,7 +35,8 @@ from fastreader.integrations.serve.bodies import (
 from fastreader.integrations.serve.chat import answer_chat
 from fastreader.integrations.serve.completions import answer_completion
 from fastreader.integrations.serve.entry import BodyLimit, Entry
-from fastreader.integrations.serve.packing import TOO_LONG, DeadlineError, Packer, Totals
+from fastreader.integrations.serve.packed_reader import PackedReader
+from fastreader.integrations.serve.pass_queue import TOO_LONG, DeadlineError, Packer, Totals
 from fastreader.integrations.serve.settings import ServerSettings
 from fastreader.integrations.serve.stream import Events, WholeAnswer
 from fastreader.reader.base import ReaderBase
@@ -129,7 +130,7 @@ class _Server:
         if self.active >= limits.max_requests:
             raise Refusal(429, f"{limits.max_requests} requests are under way; try again soon", "overloaded_error")
         deadline = time.monotonic() + limits.timeout
-        reader = self._running().reader_until(deadline)
+        reader = PackedReader(self._running(), deadline)
         loop, events = asyncio.get_running_loop(), asyncio.Queue[Any]()
         if getattr(body, "stream", False):
             answer = functools.partial(answer, emit=lambda event: loop.call_soon_threadsafe(events.put_nowait, event))

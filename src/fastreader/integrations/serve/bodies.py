@@ -17,7 +17,7 @@ from pydantic_core import PydanticCustomError
 
 from fastreader.data.rows import mismatch
 from fastreader.errors import FastreaderError, InputError, OutOfBudgetError
-from fastreader.integrations.serve.packing import DeadlineError
+from fastreader.integrations.serve.pass_queue import DeadlineError
 
 Item = TypeVar("Item")
 Text = Annotated[str, StringConstraints(pattern=r"\S")]

@@ -24,7 +24,7 @@ from fastreader.integrations.serve.completions import (
     reason_of,
     usage,
 )
-from fastreader.integrations.serve.packing import PackedReader
+from fastreader.integrations.serve.packed_reader import PackedReader
 from fastreader.integrations.serve.texts import token_places
 from fastreader.reader.generation.text_so_far import DecodedText
 from fastreader.reader.prompts.chat_template import render_chat

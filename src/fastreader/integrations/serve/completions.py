@@ -14,7 +14,7 @@ from fastreader.core.tree import TreeStats
 from fastreader.errors import ContextOverflowError
 from fastreader.integrations.serve.answers import new_id
 from fastreader.integrations.serve.bodies import CompletionRequest, Generated
-from fastreader.integrations.serve.packing import PackedReader
+from fastreader.integrations.serve.packed_reader import PackedReader
 from fastreader.integrations.serve.texts import Decode, GrowingText, leading_space, token_places
 from fastreader.reader.generation.text_so_far import DecodedText
 
