@@ -517,9 +517,9 @@ def _scaled_steps(_model):
 late("steps_of_another_scale", _scaled_steps)
 
 
-def longer(vocabulary, longest):
+def longer(vocabulary, longest, seed=0):
     """Two pairs of texts of almost `longest` tokens which differ at their end, and prompts of two lengths."""
-    rng = np.random.default_rng(3)
+    rng = np.random.default_rng(3 + seed)
     text = rng.integers(2, vocabulary, longest - 8).tolist()
     texts = [text, [*text[:-6], *rng.integers(2, vocabulary, 6).tolist()]]
     return [(context[:-40], context[-40:]) for context in texts], [texts[0][:-3], texts[1]]

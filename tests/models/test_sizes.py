@@ -5,13 +5,19 @@ import subprocess
 import sys
 
 import pytest
+import transformers
+from helpers.gguf_files import keys_of, tensors_of, tiny, write
+from helpers.registry import ASIDE, families, patterns, tiny_config
 from helpers.support import byte_tokenizer, tiny_llama
 from typer.testing import CliRunner
 
 from fastreader import Reader
 from fastreader.cli import app
-from fastreader.errors import ModelFileError, OutOfBudgetError
+from fastreader.errors import ModelFileError, OutOfBudgetError, UnsupportedModelError
+from fastreader.models.gguf import weights
 from fastreader.models.loading import load, sizes
+from fastreader.models.loading.find import Found
+from fastreader.models.loading.options import LoadOptions
 from fastreader.models.machine import memory
 
 CLAIM = {
@@ -84,3 +90,82 @@ def test_info_names_what_a_model_takes_without_loading_it(folder, monkeypatch):
     monkeypatch.setattr(memory, "_machine_free", lambda: 1000)
     found = json.loads(CliRunner().invoke(app, ["info", str(folder), "--format", "json"]).stdout)["memory"]
     assert found["fits"].startswith("no; ") and "GGUF" in found["fits"]
+
+
+MODEL = tiny("llama", num_hidden_layers=2, hidden_size=64, intermediate_size=64, head_dim=16)
+EXPERTS = tiny("qwen3_moe", num_hidden_layers=2, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16)
+# Sizes that nothing but a count or a shape contradicts, each with all tensors and without some.
+CLAIMS = [
+    ("llama", MODEL, {"feed_forward_length": 2**22}),
+    ("llama", MODEL, {"attention.head_count": 2**20, "attention.key_length": 8}),
+    ("llama", MODEL, {"attention.key_length": 2**22}),
+    ("llama", MODEL, {"attention.head_count_kv": 2**18, "attention.head_count": 2**18, "attention.key_length": 2**10}),
+    ("llama", MODEL, {"expert_count": 2**20, "expert_used_count": 2}),
+    ("qwen3moe", EXPERTS, {"expert_count": 2**24, "expert_used_count": 2, "expert_feed_forward_length": 16}),
+    ("qwen3moe", EXPERTS, {"expert_count": 4, "expert_used_count": 2, "expert_feed_forward_length": 2**24}),
+]
+
+
+@pytest.mark.parametrize("lacks", ["", "attn_q.weight", "ffn_"])
+@pytest.mark.parametrize(
+    ("architecture", "model", "claims"), CLAIMS, ids=lambda v: "+".join(v) if type(v) is dict else ""
+)
+def test_a_gguf_file_that_claims_more_than_it_holds_is_rejected_before_memory_is_taken(
+    tmp_path, monkeypatch, architecture, model, claims, lacks
+):
+    tensors = {n: v for n, v in tensors_of(architecture, model).items() if not (lacks and lacks in n)}
+    file = write(tmp_path / "claims.gguf", architecture, tensors, {**keys_of(architecture, model.config), **claims})
+    monkeypatch.setattr(weights, "load", lambda *_: pytest.fail("a model is made"))
+    with pytest.raises(ModelFileError, match=r"claims\.gguf"):
+        Reader.load(file)
+
+
+@pytest.mark.parametrize("dtype", ["auto", "bfloat16", "float32", "file"])
+def test_a_gguf_load_that_cannot_fit_names_what_it_takes(tmp_path, monkeypatch, dtype):
+    tensors, keys = tensors_of("llama", MODEL), keys_of("llama", MODEL.config)
+    file = write(tmp_path / "small.gguf", "llama", tensors, keys, quantise="Q8_0")
+    monkeypatch.setattr(memory, "_machine_free", lambda: 10_000)
+    monkeypatch.setattr(weights, "load", lambda *_: pytest.fail("a model is made"))
+    kind = "the file's integers" if dtype in ("auto", "file") else dtype
+    with pytest.raises(OutOfBudgetError, match=rf"small\.gguf: [0-9,]+ weights as {kind} take .* are free"):
+        Reader.load(file, dtype=dtype)
+    found = json.loads(CliRunner().invoke(app, ["info", str(file), "--format", "json"]).stdout)["memory"]
+    assert found["fits"].startswith("no; ") and "the file's integers" in found["weights"]
+
+
+def counted(config):
+    return sizes.described(Found(LoadOptions("x"), "folder", source="x", config=config))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_every_family_is_counted():
+    mapped = {*transformers.MODEL_FOR_CAUSAL_LM_MAPPING, *transformers.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING}
+    for family in sorted(set(families()) - set(ASIDE)):
+        config = tiny_config(family, patterns(family)[0])
+        count = counted(config)
+        assert count is None if type(config) not in mapped else count > 1000, family
+
+
+def test_what_stops_the_count_stops_the_load(folder, monkeypatch):
+    """An error of the count is one of reading, too, which must not be what finds it."""
+    monkeypatch.setattr(load, "read", lambda *_: pytest.fail("a model is made"))
+    for values, error, message in [
+        ({"hidden_size": "wide"}, (ModelFileError, UnsupportedModelError), "wide|hidden_size"),
+        ({"num_attention_heads": 0}, ModelFileError, "damaged"),
+        ({"rope_parameters": {"rope_type": "su", "factor": 2.0}}, UnsupportedModelError, "rope_type 'su'"),
+        ({"hidden_act": "nonesuch"}, ModelFileError, "nonesuch"),
+    ]:
+        before = (folder / "config.json").read_text()
+        claim(folder, **values)
+        with pytest.raises(error, match=message):
+            Reader.load(folder)
+        (folder / "config.json").write_text(before)
+
+
+def test_a_fault_of_the_count_itself_is_not_swallowed(folder, monkeypatch):
+    def broken(*_arguments):
+        raise AttributeError("a mistake in the count")
+
+    monkeypatch.setattr(sizes, "on_meta", broken)
+    with pytest.raises(ModelFileError, match="a mistake in the count"):
+        Reader.load(folder)

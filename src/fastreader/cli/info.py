@@ -5,7 +5,6 @@ from __future__ import annotations
 import platform
 import sys
 from importlib import metadata
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -87,23 +86,12 @@ def memory_of(model: str) -> dict[str, str]:
         ModelNotFoundError: if nothing has that name.
         ModelFileError: if a file is damaged.
     """
-    import torch
-
     from fastreader.models.loading import sizes
     from fastreader.models.loading.decide import decide
-    from fastreader.models.loading.files import guarded
     from fastreader.models.loading.find import find
     from fastreader.models.loading.options import LoadOptions
     from fastreader.models.machine import memory
 
-    path = Path(model).expanduser()
-    if path.is_file():
-        from gguf import GGUFReader
-
-        size = guarded(lambda: sum(int(tensor.n_bytes) for tensor in GGUFReader(path).tensors), model)
-        free = memory.free_bytes(torch.device("cpu"))
-        named = {"model": model, "weights": f"{sizes.in_gib(size)} as the file holds them"}
-        return {**named, "free": f"{sizes.in_gib(free)} on cpu", "fits": "yes" if size <= free else "no"}
     found = find(LoadOptions(model))
     decision = decide(found)
     wanted = sizes.need(found, decision)
@@ -114,8 +102,8 @@ def memory_of(model: str) -> dict[str, str]:
     token = memory.bytes_per_token(config, dtype, "upcast")
     return {
         "model": model,
-        "weights": f"{wanted.weights:,} as {str(dtype).removeprefix('torch.')}: {sizes.in_gib(wanted.bytes)}, "
-        f"besides {sizes.in_gib(wanted.mapped)} of mapped files",
+        "weights": f"{wanted.weights:,} as {wanted.stored}: {sizes.in_gib(wanted.bytes)}, besides "
+        f"{sizes.in_gib(wanted.mapped)} of mapped files",
         "working memory": f"{sizes.in_gib(1000 * token)} for every 1000 tokens of a pass, at most",
         "keys and values": f"{sizes.in_gib(1000 * memory.key_value_bytes(config, dtype))} for every 1000 tokens",
         "free": f"{sizes.in_gib(wanted.free)} on {wanted.device}",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import torch
@@ -55,6 +56,12 @@ def unpacked(file: GgufFile) -> tuple[str, ...]:
     kinds = (t.type for t in file.tensors.values() if t.type not in FLOATS)
     stacked = {t.type for t in file.tensors.values() if len(t.shape) > 2}
     return tuple(sorted({kind for kind in kinds if kind not in FORMATS or kind in stacked}))
+
+
+def integer_bytes(file: GgufFile) -> int:
+    """Return the bytes of a file's weights if quantised matrices keep their integers and others are float32."""
+    kept = [tensor.type in FORMATS and len(tensor.shape) == 2 for tensor in file.tensors.values()]
+    return sum(t.size if own else 4 * prod(t.shape) for t, own in zip(file.tensors.values(), kept, strict=True))
 
 
 def load(file: GgufFile, config: Any, keep: bool, dtype: torch.dtype = torch.float32) -> Any:

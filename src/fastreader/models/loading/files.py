@@ -18,6 +18,7 @@ from fastreader.errors import (
     OutOfBudgetError,
     UnsupportedModelError,
 )
+from fastreader.models.config.facts import rope_kinds
 from fastreader.models.gguf.weights import first
 from fastreader.models.loading import packaged
 
@@ -127,6 +128,18 @@ def guarded(action: Callable[[], T], name: str, *, quantised: bool = False) -> T
     except Exception as error:
         raise_if_memory(error, name)
         raise _translated(error, name, quantised) from error
+
+
+def guarded_build(action: Callable[[], T], name: str, config: Any, *, quantised: bool = False) -> T:
+    """Run a loader that makes a model of a config as `guarded` does, and name a rotary embedding that is unknown."""
+    try:
+        return guarded(action, name, quantised=quantised)
+    except ModelFileError as error:
+        kinds = rope_kinds(config.get_text_config())
+        if isinstance(error.__cause__, KeyError) and (unknown_kinds := kinds & set(error.__cause__.args)):
+            message = f"{name}: transformers has no rotary embedding of the rope_type {min(unknown_kinds)!r}"
+            raise UnsupportedModelError(message) from error
+        raise
 
 
 def _translated(error: Exception, name: str, quantised: bool) -> FastreaderError:

@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from fastreader.errors import ModelFileError, UnsupportedModelError
-from fastreader.models.config.facts import rope_kinds
 from fastreader.models.gguf import weights as gguf_weights
 from fastreader.models.gguf.file import GgufFile
 from fastreader.models.gguf.tokenizer import tokenizer_of
 from fastreader.models.loading import peft_adapters
 from fastreader.models.loading.decide import Decision
-from fastreader.models.loading.files import check_loading_info, guarded
+from fastreader.models.loading.files import check_loading_info, guarded, guarded_build
 from fastreader.models.loading.find import Found, reranker_files
 from fastreader.models.loading.relevance import RelevanceScheme, has_head, scheme_of, without_head
 from fastreader.models.loading.text_only import EncoderNeededError, classes_for, text_model
@@ -113,16 +112,12 @@ def _read_as(automatic: Any, found: Found, decision: Decision) -> tuple[Any, Any
         arguments["device_map"] = device_map
     # Weights of another shape are reported in loading_info, and rejected below by name.
     arguments |= {"output_loading_info": True, "ignore_mismatched_sizes": True}
-    try:
-        model, loading_info = guarded(
-            lambda: automatic.from_pretrained(found.source, **arguments), found.source, quantised=bool(scheme)
-        )
-    except ModelFileError as error:
-        kinds = rope_kinds(found.config.get_text_config())
-        if isinstance(error.__cause__, KeyError) and (unknown := kinds & set(error.__cause__.args)):
-            message = f"{found.source}: transformers has no rotary embedding of the rope_type {min(unknown)!r}"
-            raise UnsupportedModelError(message) from error
-        raise
+    model, loading_info = guarded_build(
+        lambda: automatic.from_pretrained(found.source, **arguments),
+        found.source,
+        found.config,
+        quantised=bool(scheme),
+    )
     check_loading_info(found.source, loading_info)
     _check_layers(found.source, model, loading_info)
     peft_adapters.merge_loaded(model)

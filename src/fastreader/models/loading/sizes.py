@@ -9,12 +9,14 @@ from pathlib import Path
 
 import torch
 
-from fastreader.errors import FastreaderError, ModelFileError, OutOfBudgetError
+from fastreader.errors import ModelFileError, OutOfBudgetError
+from fastreader.models.gguf.weights import integer_bytes
 from fastreader.models.loading.decide import Decision
-from fastreader.models.loading.files import guarded, parsed
+from fastreader.models.loading.files import guarded_build, parsed
 from fastreader.models.loading.find import Found
 from fastreader.models.loading.text_only import classes_for, on_meta
 from fastreader.models.machine.memory import address_space_left, free_bytes
+from fastreader.models.rewriting import surgery
 
 _FILES = "model*.safetensors"
 _MOST_HEADER = 100_000_000  # bytes of a safetensors header, the format's own limit
@@ -29,6 +31,7 @@ class Need:
 
     Attributes:
         weights: number of weights by the config.
+        stored: as what they are held, in words.
         bytes: of memory that nothing else can use, on the device.
         mapped: bytes of files that stay mapped besides, which the system may drop.
         free: bytes that are free on the device.
@@ -36,6 +39,7 @@ class Need:
     """
 
     weights: int
+    stored: str
     bytes: int
     mapped: int
     free: int
@@ -94,53 +98,63 @@ def _header(file: Path) -> tuple[int, int]:
 def described(found: Found) -> int | None:
     """Return the number of weights that a config describes, tied ones once, or None if only the model's code knows.
 
-    None also represents a config of which no model can be made, which reading it then names.
+    Raises:
+        ModelFileError, UnsupportedModelError: if no model can be made of the config, as when it is read.
     """
+    config = surgery.with_eager_attention(found.config) or found.config
     if found.options.trust_remote_code:
         return None
 
     def counted() -> int | None:
-        kind = classes_for(found.config, False, None)[0]
+        kind = classes_for(config, False, None)[0]
         mapping = getattr(kind, "_model_mapping", None)
         if mapping is not None:
-            if type(found.config) not in mapping:
+            if type(config) not in mapping:
                 return None
-            kind = mapping[type(found.config)]
+            kind = mapping[type(config)]
             kind = kind[0] if isinstance(kind, tuple) else kind
-        model = on_meta(kind, found.config)
+        model = on_meta(kind, config)
         model.tie_weights()
         return int(sum(parameter.numel() for parameter in model.parameters()))
 
-    try:
-        return guarded(counted, found.source)
-    except FastreaderError:
-        return None
+    return guarded_build(counted, found.source, config)
 
 
 def need(found: Found, decision: Decision) -> Need | None:
-    """Return the memory that loading a checkpoint takes, or None if it is not known before.
+    """Return the memory that loading files takes, or None if it is not known before.
 
     Raises:
         ModelFileError: if the config describes far more weights than the files hold, or a header is damaged.
+        UnsupportedModelError: if no model can be made of the config.
     """
-    if decision.reads != "checkpoint" or getattr(found.config, "quantization_config", None):
+    if decision.reads == "pair" or getattr(found.config, "quantization_config", None):
         return None
-    folder = Path(found.source)
-    held = stored(folder) if folder.is_dir() else None
+    folder, file = Path(found.source), found.file
+    if file is not None:
+        held: tuple[int, int] | None = sum(math.prod(t.shape) for t in file.tensors.values()), 0
+    else:
+        held = stored(folder) if folder.is_dir() else None
     if (weights := described(found)) is None:
         return None
     if held is not None and weights > _CLAIM * held[0] + _SMALL:
+        claims = "config.json describes" if file is None else "its keys describe"
         raise ModelFileError(
-            f"{found.source}: config.json describes {weights:,} weights, the files hold {held[0]:,}; "
-            "one of them belongs to another model"
+            f"{found.source}: {claims} {weights:,} weights, the files hold {held[0]:,}; one of them belongs to another "
+            "model"
         )
     device, dtype = decision.arithmetic.device, decision.arithmetic.dtype
-    size = weights * dtype.itemsize
+    kind = str(dtype).removeprefix("torch.")
+    free, size = free_bytes(device), weights * dtype.itemsize
+    if file is not None and decision.reads == "integers":
+        return Need(weights, "the file's integers", integer_bytes(file), 0, free, device.type)
+    if file is not None:  # besides the values, kernels hold them in bfloat16 in their own layout
+        layout = 2 * weights if device.type == "cpu" else 0
+        return Need(weights, kind, size + layout, 0, free, device.type)
     mapped = 0 if held is None else held[1]
     # On a CPU the kernels have their own layout; the file serves as the other copy if the type is the same.
     same = held is not None and held[1] == held[0] * dtype.itemsize
     copies = 1 if same or device.type != "cpu" else 2
-    return Need(weights, copies * size, mapped, free_bytes(device), device.type)
+    return Need(weights, kind, copies * size, mapped, free, device.type)
 
 
 def require_fit(found: Found, decision: Decision) -> None:
@@ -155,7 +169,7 @@ def require_fit(found: Found, decision: Decision) -> None:
         return
     limit = min(wanted.free, address_space_left()) if wanted.device == "cpu" else wanted.free
     raise OutOfBudgetError(
-        f"{found.source}: {wanted.weights:,} weights as {str(decision.arithmetic.dtype).removeprefix('torch.')} take "
-        f"{in_gib(wanted.bytes)} on {wanted.device} besides a file of {in_gib(wanted.mapped)}, and {in_gib(limit)} are "
-        f"free. What would take less: {wanted.ways(decision.arithmetic.dtype)}"
+        f"{found.source}: {wanted.weights:,} weights as {wanted.stored} take {in_gib(wanted.bytes)} on {wanted.device} "
+        f"besides a file of {in_gib(wanted.mapped)}, and {in_gib(limit)} are free. What would take less: "
+        f"{wanted.ways(decision.arithmetic.dtype)}"
     )
