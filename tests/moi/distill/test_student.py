@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 import torch
 from helpers.support import byte_tokenizer, one_by_one, tiny_llama
+from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
 from fastreader import Reader
 from fastreader.errors import ContextOverflowError, InputError, UnsupportedModelError
 
 peft = pytest.importorskip("peft", reason="the student's adapters come from PEFT: pip install 'fastreader[distill]'")
 
-from fastreader.moi.distill import LoraSettings, Student  # noqa: E402
+from fastreader.moi.distill import LoraSettings, Student, agreement  # noqa: E402
 from fastreader.moi.distill.gradients import GradientKeys  # noqa: E402
 
 SEQUENCES = [([5, 6, 7, 8, 9], [10, 11]), ([5, 6, 7, 20], [10, 11, 12])]
@@ -37,6 +38,42 @@ def test_the_model_given_is_left_as_found():
     assert model.state_dict().keys() == before.keys()
     assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
     assert not hasattr(model, "peft_config")
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_modes_of_the_modules_given_are_left_as_found(monkeypatch, fails):
+    """Dropout may be on in parts of a model; also if the student is refused."""
+    model = tiny_llama().train()
+    model.model.layers[1].eval()
+    before = {name: module.training for name, module in model.named_modules()}
+    if fails:
+        monkeypatch.setattr(agreement, "_TOLERANCE", {torch.float32: (-1.0, -1.0)})
+        with pytest.raises(UnsupportedModelError, match="differ by"):
+            Student.load((model, byte_tokenizer()))
+    else:
+        Student.load((model, byte_tokenizer()))
+    assert before == {name: module.training for name, module in model.named_modules()}
+
+
+def test_quantised_models_are_refused_by_name():
+    model = tiny_llama()
+    model.is_quantized, model.config.quantization_config = True, {"quant_method": "hqq"}
+    with pytest.raises(UnsupportedModelError, match="its weights are quantised by hqq"):
+        Student.load((model, byte_tokenizer()))
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_a_refused_model_of_bitsandbytes_is_left_as_found(tmp_path, bits):
+    pytest.importorskip("bitsandbytes", reason="bitsandbytes is not installed; install the extra quantised")
+    tiny_llama(hidden_size=128, intermediate_size=256).save_pretrained(tmp_path)
+    config = BitsAndBytesConfig(load_in_4bit=bits == 4, load_in_8bit=bits == 8)
+    model = AutoModelForCausalLM.from_pretrained(tmp_path, quantization_config=config, dtype=torch.float32).eval()
+    rows = torch.arange(2, 9)[None]
+    with torch.no_grad():
+        before = model(rows).logits
+        with pytest.raises(UnsupportedModelError, match="quantised by bitsandbytes"):
+            Student.load((model, byte_tokenizer()))
+        torch.testing.assert_close(model(rows).logits, before, atol=0, rtol=0)
 
 
 def test_only_the_adapter_is_trained():

@@ -27,7 +27,7 @@ def compare_with_original(
     Args:
         name: of the student, for messages.
         pair_logprobs: returns the student's log-probabilities of a tree's pairs, before its first step.
-        original: the transformers model that it was made from.
+        original: the transformers model that it was made from, in evaluation mode.
         max_length: its context, to which texts are shortened; None without a limit.
 
     Raises:
@@ -44,9 +44,7 @@ def compare_with_original(
     tree = PrefixTree.build([(text[:1], text[1:]) for text in texts])
     packed = pair_logprobs(tree).double().cpu().numpy()[tree.pairs]
     ids = torch.tensor(texts, device=original.device)
-    was = original.training
-    logits = original.eval()(input_ids=ids, use_cache=False).logits[:, :-1]
-    original.train(was)
+    logits = original(input_ids=ids, use_cache=False).logits[:, :-1]
     wide = logits.to(torch.float64 if logits.dtype == torch.float64 else torch.float32)
     own = wide.log_softmax(-1).gather(2, ids[:, 1:, None]).flatten().double().cpu().numpy()
     difference = np.abs(packed - own)

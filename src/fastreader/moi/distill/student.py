@@ -22,6 +22,7 @@ from fastreader.models.loading.load import load
 from fastreader.models.loading.options import LoadOptions
 from fastreader.models.loading.revision import revision
 from fastreader.models.passes.attention import ATTENTION_NAME, KEYWORD, TreePass, register
+from fastreader.models.rewriting.quantised import method
 from fastreader.models.supported import refuse, why_changed, why_unsupported
 from fastreader.moi.distill.agreement import compare_with_original
 from fastreader.moi.distill.gradients import GradientKeys, logprobs
@@ -52,14 +53,16 @@ class Student:
 
     Raises:
         MissingExtraError: if PEFT is not installed.
-        UnsupportedModelError: if the architecture cannot run on a packed tree, or if the packed pass and the model's
-            own forward disagree on a short text.
+        UnsupportedModelError: if the architecture cannot run on a packed tree, the weights are quantised, or the packed
+            pass and the model's own forward disagree on a short text.
     """
 
     def __init__(self, model: Any, tokenizer: Any, name: str, lora: LoraSettings | None = None) -> None:
         peft = _peft()
         expect(callable(getattr(model, "forward", None)), "model", "a transformers causal LM", model)
         refuse(name, why_unsupported(model))
+        if scheme := method(model):
+            refuse(name, f"its weights are quantised by {scheme}, and a student trains around weights in plain types")
         refuse(name, why_changed(model), "packed trees run only in a changed copy of the model: ")
         self.name = name
         self.encoder = TextEncoder(tokenizer)
@@ -88,7 +91,7 @@ class Student:
         register()
         self.model.config._attn_implementation = ATTENTION_NAME
         self.train(False)
-        compare_with_original(name, self.pair_logprobs, model, self.max_length)
+        compare_with_original(name, self.pair_logprobs, _frozen_copy(model), self.max_length)
 
     @classmethod
     def load(
