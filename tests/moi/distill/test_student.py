@@ -42,7 +42,7 @@ def test_the_model_given_is_left_as_found():
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_the_modes_of_the_modules_given_are_left_as_found(monkeypatch, fails):
-    """Dropout may be on in parts of a model; also if the student is refused."""
+    """Keep the mode of each module, in which dropout may be on, also if the student is rejected."""
     model = tiny_llama().train()
     model.model.layers[1].eval()
     before = {name: module.training for name, module in model.named_modules()}
