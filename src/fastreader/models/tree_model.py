@@ -36,6 +36,7 @@ from fastreader.models.passes.packed_keys import AttentionKeys, PassTables, Prep
 from fastreader.models.passes.pass_graphs import PassGraphs, graphs_wanted
 from fastreader.models.passes.recurrent_states import RecurrentStates
 from fastreader.models.rewriting import fused, quantised, recurrent, surgery
+from fastreader.models.rewriting.choices import Choices
 from fastreader.models.rewriting.draft import Draft, structural_copy
 from fastreader.models.rewriting.rewrites import rewrite
 from fastreader.models.rewriting.upcast import why_not_upcast
@@ -58,6 +59,7 @@ class TreeModel:
         products: how linear layers multiply, see `machine.arithmetic`.
         deterministic: sum in an order that does not depend on the other sequences of a pass.
         own: the model is nobody else's, so that its weights may move (to views of joined buffers, on a GPU).
+        choices: of trials, which fill in what is not known; None tries everything.
 
     Attributes:
         why_not_upcast: None if the modules were upcast, else why the model's own modules run as
@@ -82,7 +84,9 @@ class TreeModel:
         precision: Precision,
         products: Products,
         deterministic: bool = False,
+        *,
         own: bool = False,
+        choices: Choices | None = None,
     ) -> None:
         self.name = name
         self.deterministic = deterministic
@@ -107,7 +111,8 @@ class TreeModel:
         self.model = structural_copy(model)
         quantised.check_independent(self.model, name)
         compute = torch.float64 if model.dtype == torch.float64 else torch.float32
-        draft = Draft(self.model, name, self.products, self.why_not_upcast is None, compute, own)
+        choices = Choices() if choices is None else choices
+        draft = Draft(self.model, name, self.products, self.why_not_upcast is None, compute, own, choices)
         rewrite(draft)
         self.config, self.mixers, self.windows = draft.config, draft.mixers, draft.windows
         self.rewrites = tuple(draft.applied)

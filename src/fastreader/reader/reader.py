@@ -13,11 +13,20 @@ import torch
 from fastreader.core.checked import checked
 from fastreader.core.protocol import TextOrTokens
 from fastreader.errors import ModelFileError, NotReloadableError
-from fastreader.models.check import Checked, check, keep_verdict, known_verdict, verdict_path
+from fastreader.models.check import (
+    Checked,
+    check,
+    is_from_transformers,
+    keep_verdict,
+    known_verdict,
+    trials_path,
+    verdict_path,
+)
 from fastreader.models.loading.load import Loaded, load
 from fastreader.models.loading.options import LoadOptions
 from fastreader.models.machine.devices import naming_devices
 from fastreader.models.machine.memory import return_freed
+from fastreader.models.rewriting.choices import keep_choices, read_choices
 from fastreader.models.tree_model import TreeModel
 from fastreader.reader.base import ReaderBase
 from fastreader.reader.local_model import LocalModel
@@ -55,7 +64,12 @@ class Reader(ReaderBase):
         encoder = TextEncoder(loaded.tokenizer)
         how = arithmetic.precision, arithmetic.products, arithmetic.deterministic
         with naming_devices(model, name):
-            tree_model = TreeModel(model, name, *how, own=not loaded.given)
+            keeps = not loaded.given and is_from_transformers(model)
+            path = trials_path(model, loaded.digest, arithmetic) if keeps else None
+            choices = read_choices(None if check == "full" else path)
+            tree_model = TreeModel(model, name, *how, own=not loaded.given, choices=choices)
+            if path is not None and not choices.known:
+                keep_choices(path, choices)
         if tree_model.why_not_upcast and tree_model.precision != arithmetic.precision:
             arithmetic = replace(arithmetic, precision=tree_model.precision, reason=tree_model.why_not_upcast)
         self.arithmetic = arithmetic
@@ -281,8 +295,7 @@ def _verdict(model: TreeModel, mode: str, digest: str) -> tuple[Checked | None, 
     """Return what the check of a model found, and which one ran: "full", "quick" or "off"."""
     if mode == "off":
         return None, "off"
-    own = type(model.original).__module__.startswith("transformers.models.")  # other code may change unnoticed
-    path = verdict_path(model, digest) if digest and own else None
+    path = verdict_path(model, digest) if digest and is_from_transformers(model.original) else None
     if mode == "quick" and path is not None and (known := known_verdict(path)) is not None:
         return known, "quick"
     found = check(model)

@@ -1,4 +1,4 @@
-"""Verdicts of earlier checks, kept in the cache folder by weights, versions and arithmetic."""
+"""Verdicts of earlier checks and trials, kept in the cache folder by weights, versions and arithmetic."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 from dataclasses import asdict, fields
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -14,6 +15,8 @@ from fastreader.data.fingerprints import digest, file_digest, file_stamp
 from fastreader.errors import InputError
 from fastreader.models.check.probe import Checked, within_limits
 from fastreader.models.gguf.weights import formats_of
+from fastreader.models.machine.arithmetic import Arithmetic
+from fastreader.models.machine.devices import devices_of, main_device
 from fastreader.models.tree_model import TreeModel
 from fastreader.ops import extension
 
@@ -27,20 +30,41 @@ def verdict_path(model: TreeModel, weights: str) -> Path:
     Args:
         weights: `models.revision` of it.
     """
+    how = [model.precision, model.products, model.deterministic, model.forward_path, model.max_length]
+    return _path("checks", model.original, weights, how)
+
+
+def trials_path(model: Any, weights: str, arithmetic: Arithmetic) -> Path:
+    """Return the file for what the trials of a model's parts chose, named like that of a verdict.
+
+    Args:
+        model: as it was loaded.
+        weights: `models.revision` of it.
+        arithmetic: with which it runs.
+    """
+    return _path("trials", model, weights, [arithmetic.precision, arithmetic.products, arithmetic.deterministic])
+
+
+def is_from_transformers(model: Any) -> bool:
+    """Return whether a model's class is transformers' own, since other code may change unnoticed."""
+    return type(model).__module__.startswith("transformers.models.")
+
+
+def _path(kind: str, model: Any, weights: str, how: list[Any]) -> Path:
     import transformers
 
-    device = torch.cuda.get_device_name(model.device) if model.device.type == "cuda" else "cpu"
+    devices, main = devices_of(model), main_device(model)
+    device = torch.cuda.get_device_name(main) if main.type == "cuda" else "cpu"
     used = {
         "weights": weights,
-        "class": type(model.original).__qualname__,
-        "max_length": model.max_length,
-        "stored": [str(model.dtype), *formats_of(model.original)],
-        "arithmetic": [model.precision, model.products, model.deterministic, model.forward_path],
+        "class": type(model).__qualname__,
+        "stored": [str(model.dtype), *formats_of(model)],
+        "arithmetic": how,
         "device": [device, _instruction_set() if device == "cpu" else ""],
-        "places": [str(p.device) for p in model.model.parameters()] if len(model.devices) > 1 else [],
+        "places": [str(p.device) for p in model.parameters()] if len(devices) > 1 else [],
         "versions": [torch.__version__, transformers.__version__, _code()],
     }
-    return cache_dir() / "checks" / f"{digest(used, 32)}.json"
+    return cache_dir() / kind / f"{digest(used, 32)}.json"
 
 
 def known_verdict(path: Path) -> Checked | None:

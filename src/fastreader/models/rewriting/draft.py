@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from fastreader.core.lazy import cached_property
 from fastreader.models.config.facts import context_length, rotary_regimes
 from fastreader.models.config.windows import Window, layer_windows
 from fastreader.models.rewriting import experts, quantised, recurrent
+from fastreader.models.rewriting.choices import Choices
 
 
 def structural_copy(model: Any) -> Any:
@@ -47,11 +48,13 @@ class Draft:
         upcasts: whether everything but the products runs in `dtype`, so that modules may be replaced.
         dtype: of activations, float32 or float64.
         owned: nobody else has the weights, so that they may become views of joined buffers on a GPU.
+        choices: of trials; the trials fill in those that are not known.
         mixers: the layer of each recurrence or short convolution.
         routed: among how many experts each module that holds experts chooses, by the module's name.
         windows: each layer's attention window.
         layers: linear layers before they were upcast, by name in the base model.
         applied: names of the rewrites that were applied.
+        states: final states of the model as it is now, by the position from which its tokens start.
     """
 
     model: Any
@@ -60,8 +63,10 @@ class Draft:
     upcasts: bool
     dtype: torch.dtype
     owned: bool
+    choices: Choices = field(default_factory=Choices)
     layers: dict[str, nn.Linear] = field(default_factory=dict)
     applied: list[str] = field(default_factory=list)
+    states: dict[int, Tensor] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.mixers: list[int] = recurrent.layers_of_mixers(self.model)

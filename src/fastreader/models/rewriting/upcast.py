@@ -136,6 +136,7 @@ def run_in_chunks(draft: Draft) -> None:
         mixture = any(isinstance(part, (SortedExperts, ParallelExperts)) for part in module.modules())
         if _treats_tokens_alone(name, module) and not chunked and not mixture:
             replace_module(base, name, Chunked(module))
+            draft.states.clear()
             inside += (f"{name}.",)
 
 

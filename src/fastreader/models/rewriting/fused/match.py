@@ -59,8 +59,11 @@ _LARGE = 1024.0  # times a usual input: beyond the bounds of families that clip
 @torch.no_grad()
 def fuse_parts(draft: Draft) -> None:
     """Replace norms, feed-forwards and attention layers of an upcast draft that have an equal counterpart."""
+    if draft.choices.known:
+        _fuse_parts(draft, Trials(draft.choices))
+        return
     before = final_states(draft)
-    for trials in (Trials(), Trials(remembers=False)):
+    for trials in (Trials(draft.choices), Trials(draft.choices, remembers=False)):
         replaced = _fuse_parts(draft, trials)
         if not trials.remembered or _close(final_states(draft), before, _tolerance(draft)):
             return
@@ -80,7 +83,10 @@ def _fuse_parts(draft: Draft, trials: Trials) -> list[tuple[str, nn.Module]]:
     for name, module in list(base.named_modules()):
         replace(name, _norm(module) or _gated_norm(module))
     # Each layer's input; a pass with exact products would convert every weight.
-    near, *far = [trace_attention(draft, start) for start in draft.starts]
+    if draft.choices.known:  # the shapes and constants of a call are all that is needed of it
+        near, far = trace_attention(draft, 0, 1), []
+    else:
+        near, *far = [trace_attention(draft, start) for start in draft.starts]
     with ExitStack() as stack:  # rounded products would hide one activation behind another
         for module in list(base.modules()):
             if isinstance(module, UpcastLinear):
@@ -103,19 +109,24 @@ def fuse_layers(draft: Draft) -> None:
     """Replace whole layers, and put the old ones back if the final states of the model then differ."""
     base = draft.base
     mixed = has_mixers(draft.model)
-    traces = [trace_layers(draft, start) for start in draft.starts]
-    for trials in (Trials(), Trials(remembers=False)):
+    traces = [] if draft.choices.known else [trace_layers(draft, start) for start in draft.starts]
+    if not draft.choices.known:
+        draft.choices.layers = list(traces[0][0])
+    for trials in (Trials(draft.choices), Trials(draft.choices, remembers=False)):
         replaced = []
-        for name in traces[0][0]:
+        for name in draft.choices.layers:
             module = base.get_submodule(name)
             calls = [calls[name] for calls, _ in traces]
-            if (layer := _layer(module, calls, draft.products, mixed, trials)) is not None:
+            if (layer := _layer(name, module, calls, draft.products, mixed, trials)) is not None:
                 replaced.append((name, module))
                 replace_module(base, name, layer)
+        if draft.choices.known:
+            return
         pairs = zip(draft.starts, traces, strict=True)
         if all(_close(final_states(draft, start), before, _tolerance(draft)) for start, (_, before) in pairs):
             return
         _put_back(draft, replaced)
+        draft.choices.made.update(dict.fromkeys(draft.choices.layers))
         if not trials.remembered:
             return
 
@@ -207,7 +218,7 @@ def _feed_forward(
         got = FusedFeedForward(joined, down, activation)(rows)
         return got.shape == expected.shape and all(map(_close, got.chunk(2, dim=1), expected.chunk(2, dim=1)))
 
-    activation = trials.choose(module, ACTIVATIONS, agrees)
+    activation = trials.choose(name, module, ACTIVATIONS, agrees)
     return None if activation is None else FusedFeedForward(joined, down, activation)
 
 
@@ -259,7 +270,7 @@ def _attention(
         state.calls.clear()
         return _close(fused(**first.arguments)[0], exact[0].output, _SOFTMAX_TOLERANCE)
 
-    rotates = trials.choose(module, (True, False), agrees, first.constants)
+    rotates = trials.choose(name, module, (True, False), agrees, first.constants)
     if rotates is None:
         return None
     fused.rotates = rotates
@@ -281,10 +292,12 @@ def _projects_alike(fused: FusedAttention, call: AttentionCall) -> bool:
     )
 
 
-def _layer(module: nn.Module, calls: list[LayerCall], precision: str, mixed: bool, trials: Trials) -> FusedEnd | None:
+def _layer(
+    name: str, module: nn.Module, calls: list[LayerCall], precision: str, mixed: bool, trials: Trials
+) -> FusedEnd | None:
     candidates = list(_candidates(module, mixed))
     chosen = trials.choose(
-        module, range(len(candidates)), lambda i: _same_layer(module, candidates[i], calls, precision)
+        name, module, range(len(candidates)), lambda i: _same_layer(module, candidates[i], calls, precision)
     )
     return None if chosen is None else candidates[chosen]
 

@@ -6,7 +6,7 @@ bits: the check runs a few tokens both ways, so it depends on no list of class n
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +21,7 @@ from fastreader.models.passes.query_temperature import TEMPERATURE
 from fastreader.models.rewriting.draft import Draft
 from fastreader.models.rewriting.fused.attention import Angles
 from fastreader.models.rewriting.fused.layer import FusedLayer
-from fastreader.models.rewriting.fused.trace import sample
+from fastreader.models.rewriting.fused.trace import final_states, sample
 from fastreader.ops.decoder_step import Layer, Shape, StackedLayers, StepKeys, decoder_step
 
 
@@ -59,15 +59,22 @@ class FusedStep:
         layers = _layers(modules, draft.windows)
         if isinstance(layers, str):
             return layers
+        step = cls(base.get_input_embeddings(), rotary, layers, norm)
+        if not draft.choices.known:
+            draft.choices.step = step.tried(draft)
+        found = draft.choices.step
+        return found if isinstance(found, str) else replace(step, grids=found)
+
+    def tried(self, draft: Draft) -> int | str | None:
+        """Return the number of grids with which the parts give the model's bits, or why none does."""
         reason = ""
         for grids in (None, 3):
-            step = cls(base.get_input_embeddings(), rotary, layers, norm, grids)
             try:
-                same = all(step.gives_the_bits(draft, start) for start in draft.starts)
+                same = all(replace(self, grids=grids).gives_the_bits(draft, start) for start in draft.starts)
             except (TypeError, ValueError, IndexError) as error:
                 reason = reason or f"its parts take other arguments than Llama's ({error})"
             else:
-                return step if same else "the model does more than embed, run its layers and normalise"
+                return grids if same else "the model does more than embed, run its layers and normalise"
         return reason
 
     def __call__(self, token_ids: npt.NDArray[np.int64], positions: npt.NDArray[np.int32], keys: StepKeys) -> Tensor:
@@ -79,10 +86,9 @@ class FusedStep:
 
     def gives_the_bits(self, draft: Draft, start: int) -> bool:
         """Return whether these parts, called one after another, give the bits of the model's forward."""
+        want = draft.states[start] if start in draft.states else final_states(draft, start)
         state, tokens, positions = sample(draft, draft.products, start)
         with torch.inference_mode():
-            want = state.run(draft.model, tokens, positions)
-            state, _, _ = sample(draft, draft.products, start)
             stream, angles = self._embedded(tokens, positions)
             for module in draft.base.layers:
                 stream = module(stream, position_embeddings=angles, **{KEYWORD: state})

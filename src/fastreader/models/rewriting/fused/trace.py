@@ -42,8 +42,8 @@ class LayerCall:
     state: TreePass
 
 
-def trace_attention(draft: Draft, start: int) -> dict[str, AttentionCall]:
-    """Return each attention layer's call, by its name, for a few tokens from position `start`."""
+def trace_attention(draft: Draft, start: int, count: int = TOKENS) -> dict[str, AttentionCall]:
+    """Return each attention layer's call, by its name, for `count` tokens from position `start`."""
     calls: dict[str, AttentionCall] = {}
     seen: dict[int, AttentionInputs] = {}
 
@@ -53,7 +53,7 @@ def trace_attention(draft: Draft, start: int) -> dict[str, AttentionCall]:
         if KEYWORD in kwargs or _takes_pass(module, kwargs):
             calls[name] = AttentionCall({**kwargs, KEYWORD: _pass_of(module, kwargs)}, output[0], *seen[id(module)])
 
-    _run(draft, ("layer_idx", "o_proj"), hook, *sample(draft, "exact", start, seen))
+    _run(draft, ("layer_idx", "o_proj"), hook, *sample(draft, "exact", start, seen, count))
     for call in calls.values():
         call.arguments[KEYWORD].trace = None
     return calls
@@ -79,15 +79,16 @@ def trace_layers(draft: Draft, start: int) -> tuple[dict[str, LayerCall], Tensor
         if len(args) == 1 and isinstance(output, Tensor) and state is not None:
             calls[name] = LayerCall(args[0].clone(), dict(kwargs), output.clone(), state)
 
-    states = _run(draft, ("mlp",), hook, *sample(draft, draft.products, start))
-    return calls, states
+    draft.states[start] = _run(draft, ("mlp",), hook, *sample(draft, draft.products, start))
+    return calls, draft.states[start]
 
 
 def final_states(draft: Draft, start: int = 0) -> Tensor:
     """Return the final hidden states [T, E] of a few tokens from position `start`."""
     state, tokens, positions = sample(draft, draft.products, start)
     with torch.inference_mode():
-        return state.run(draft.model, tokens, positions)
+        draft.states[start] = state.run(draft.model, tokens, positions)
+    return draft.states[start]
 
 
 def _takes_pass(module: nn.Module, arguments: dict[str, Any]) -> bool:
@@ -104,11 +105,11 @@ def _pass_of(module: nn.Module, arguments: dict[str, Any]) -> TreePass | None:
 
 
 def sample(
-    draft: Draft, precision: str, start: int, trace: dict[int, AttentionInputs] | None = None
+    draft: Draft, precision: str, start: int, trace: dict[int, AttentionInputs] | None = None, count: int = TOKENS
 ) -> tuple[TreePass, Tensor, Tensor]:
-    """Return a pass of a few tokens from position `start`, their ids and their positions."""
+    """Return a pass of `count` tokens from position `start`, their ids and their positions."""
     device = next(draft.base.parameters()).device
-    tree = PrefixTree.build([([(7 * i + 3) % draft.config.vocab_size for i in range(TOKENS)], [])])
+    tree = PrefixTree.build([([(7 * i + 3) % draft.config.vocab_size for i in range(count)], [])])
     state = TreePass(TreeKeys(tree, device), draft.windows, precision, trace=trace, context=draft.context)
     tokens, positions = (torch.from_numpy(a).to(device, torch.int64) for a in (tree.token_ids, tree.positions))
     return state, tokens, start + positions

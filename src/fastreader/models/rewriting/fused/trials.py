@@ -11,6 +11,8 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
+from fastreader.models.rewriting.choices import Choices
+
 _PLACE = "layer_idx"  # a layer's number, the only attribute that may differ
 _Choice = TypeVar("_Choice")
 
@@ -19,6 +21,7 @@ class Trials:
     """Choices found by trial, for the modules of one structure.
 
     Args:
+        made: choices by name, which the trials fill in, or which make them needless.
         remembers: whether modules of a known structure get the choice of the first without a trial.
 
     Attributes:
@@ -26,7 +29,8 @@ class Trials:
         ambiguous: whether several choices agreed in the last trial, as all do with weights of zero.
     """
 
-    def __init__(self, remembers: bool = True) -> None:
+    def __init__(self, made: Choices, remembers: bool = True) -> None:
+        self._made = made
         self._remembers = remembers
         self._choices: dict[Hashable, Any] = {}
         self._failures: Counter[Hashable] = Counter()
@@ -34,7 +38,7 @@ class Trials:
         self.ambiguous = False
 
     def choose(
-        self, module: nn.Module, choices: Iterable[_Choice], agrees: Callable[[_Choice], bool], *also: Any
+        self, name: str, module: nn.Module, choices: Iterable[_Choice], agrees: Callable[[_Choice], bool], *also: Any
     ) -> _Choice | None:
         """Return the first choice that agrees, or None.
 
@@ -42,13 +46,22 @@ class Trials:
         on, since one may be at the edge of a tolerance.
 
         Args:
+            name: of the module in the model.
             module: what is to be replaced.
             choices: its possible replacements, or what names them.
             agrees: tries one of them.
             also: what else decides how the module computes.
         """
-        key = (structure(module), _value(also))
         self.ambiguous = False
+        if not self._made.known:
+            self._made.made[name] = self._tried(module, choices, agrees, also)
+        chosen: _Choice | None = self._made.made[name]
+        return chosen
+
+    def _tried(
+        self, module: nn.Module, choices: Iterable[_Choice], agrees: Callable[[_Choice], bool], also: Any
+    ) -> _Choice | None:
+        key = (structure(module), _value(also))
         if self._remembers and key in self._choices:
             self.remembered += 1
             chosen: _Choice | None = self._choices[key]
