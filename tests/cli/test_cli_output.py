@@ -5,6 +5,7 @@ import io
 import json
 import os
 import random
+import resource
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from unittest import mock
 
 import pytest
 from helpers.commands import COMMAND, ONE, ids, run
+from helpers.forks import Forked
 from helpers.support import byte_tokenizer, tiny_llama
 
 from fastreader import cli
@@ -153,23 +155,22 @@ def test_nobody_reads_the_output_any_more(model, questions):
 def test_killed_at_any_moment_and_resumed(model, questions, tmp_path):
     """SIGKILL while writing, twice. In the end exactly one result for each example."""
     out = tmp_path / "scores.jsonl"
-    command = [*COMMAND, "score", str(questions), "-m", model, "-o", str(out), "--resume", "--max-batch-tokens", "200"]
+    command = ["score", questions, "-m", model, "-o", out, "--resume", "--max-batch-tokens", 200]
     generator = random.Random(0)
     killed = 0
     for _ in range(2):
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        process = Forked(command)
         before = out.stat().st_size if out.exists() else 0
-        while process.poll() is None and (not out.exists() or out.stat().st_size <= before):
+        while not process.ended() and (not out.exists() or out.stat().st_size <= before):
             time.sleep(0.002)
         time.sleep(generator.random() * 0.05)
-        if process.poll() is None:
-            process.send_signal(signal.SIGKILL)
-            killed += 1
-        process.wait()
+        if not process.ended():
+            process.kill(signal.SIGKILL)
+        killed += process.wait() == -signal.SIGKILL
         if len(list(iter_results(out))) == 12:
             break
     assert killed
-    assert "12 in" in run(*command[len(COMMAND) :]).stderr
+    assert "12 in" in run(*command).stderr
     assert sorted(ids(out), key=int) == [str(i) for i in range(12)]
 
 
@@ -178,18 +179,13 @@ def test_a_full_disk_loses_nothing_computed_before(model, questions, tmp_path):
     run("score", questions, "-m", model, "-o", out, "--limit", 2)
     two = out.read_bytes()
     limit = len(two) + 500
-    code = (
-        f"import resource, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
-        f"resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))\n"
-        "from fastreader.cli import main; main()"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code, "score", str(questions), "-m", model, "-o", str(out), "--resume"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 1
+
+    def fill():
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+
+    done = Forked(("score", questions, "-m", model, "-o", out, "--resume"), fill)
+    assert done.wait() == 1
     assert "2 earlier results are intact" in done.stderr
     assert out.read_bytes() == two
 

@@ -1,5 +1,6 @@
 import errno
 import json
+import multiprocessing
 import os
 import random
 import resource
@@ -252,26 +253,29 @@ def test_full_disk_leaves_only_complete_lines(tmp_path, monkeypatch):
 def test_killed_at_any_moment_and_resumed(tmp_path):
     path = tmp_path / "log.jsonl"
     count = 400
-    code = """
-        import sys, time
-        from fastreader.data.result_log import ResultLog
-        with ResultLog(sys.argv[1], settings={"seed": 0}, resume=True) as log:
-            print("open", flush=True)
-            for i in range(int(sys.argv[2])):
+
+    def write(opened):
+        with ResultLog(path, settings={"seed": 0}, resume=True) as log:
+            opened.set()
+            for i in range(count):
                 if str(i) not in log:
                     log.append(str(i), {"value": i, "text": "x" * (i * 97 % 20000)})
                     time.sleep(0.0005)
-    """
+
+    forks = multiprocessing.get_context("fork")
     chance = random.Random(0)
     kills = 0
     while True:
-        process = run(code, path, count)
-        process.stdout.readline()
+        opened = forks.Event()
+        process = forks.Process(target=write, args=(opened,))
+        process.start()
+        assert opened.wait(60)
         time.sleep(chance.uniform(0, 0.06 + 0.01 * kills))  # longer each time, so that a busy machine ends too
         process.kill()
-        process.communicate()
-        if process.returncode == 0:
+        process.join()
+        if process.exitcode == 0:
             break
+        assert process.exitcode == -signal.SIGKILL
         kills += 1
         # A line torn in the middle of its bytes, which a kill between two writes leaves too rarely to wait for.
         if kills % 3 == 0:

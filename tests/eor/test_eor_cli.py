@@ -2,8 +2,6 @@
 
 import json
 import shutil
-import subprocess
-import sys
 from types import SimpleNamespace
 from unittest import mock
 
@@ -11,6 +9,7 @@ import numpy as np
 import pytest
 from eor_cases import WEB, WIKI, passage_file, simulate
 from helpers.commands import run
+from helpers.forks import Forked
 from helpers.support import byte_tokenizer, tiny_llama
 
 from fastreader.data.result_log import iter_results
@@ -167,11 +166,8 @@ def test_eor_resumes_only_with_the_same_passages(world, tmp_path):
 
 
 def test_eor_hides_index_progress(world, tmp_path):
-    code = f"import sys; sys.argv[1:] = {[str(a) for a in ('eor', world.questions, *world.options, '--limit', 1)]!r}"
-    done = subprocess.run(
-        [sys.executable, "-c", f"{code}; from fastreader import cli; cli.main()"], capture_output=True, text=True
-    )
-    assert done.returncode == 0 and "index" not in done.stderr, done.stderr
+    done = Forked(("eor", world.questions, *world.options, "--limit", 1))
+    assert done.wait() == 0 and "it/s]" not in done.stderr, done.stderr
 
 
 def test_eor_to_standard_output_with_a_fit(world, tmp_path):

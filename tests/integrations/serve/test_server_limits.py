@@ -1,11 +1,9 @@
 """Bad bodies, keys, a full queue, clients that leave, and the end of the process."""
 
 import json
-import os
 import re
 import signal
 import socket
-import subprocess
 import sys
 import threading
 import time
@@ -13,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
+from helpers.forks import Forked
 from helpers.serve_support import serving
 from typer.testing import CliRunner
 
@@ -233,9 +232,7 @@ def test_sigterm_answers_what_runs_and_ends(model):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    arguments = [sys.executable, "-m", "fastreader", "serve", "--model", model, "--port", str(port)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen(arguments, env=environment, stderr=subprocess.PIPE, text=True)
+    process = Forked(("serve", "--model", model, "--port", port))
     try:
         with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client, ThreadPoolExecutor(1) as pool:
             end = time.monotonic() + 60
@@ -244,14 +241,16 @@ def test_sigterm_answers_what_runs_and_ends(model):
                     assert client.get("/health").status_code == 200
                     break
                 except httpx.TransportError:
-                    assert time.monotonic() < end and process.poll() is None
+                    assert time.monotonic() < end and not process.ended(), process.stderr
                     time.sleep(0.1)
             body = {"prompt": "The Nile", "max_tokens": 400, "temperature": 0}
             running = pool.submit(client.post, "/v1/completions", json=body)
             time.sleep(0.1)
-            process.send_signal(signal.SIGTERM)
+            process.kill(signal.SIGTERM)
             assert running.result().json()["usage"]["completion_tokens"] > 0
-        assert process.wait(30) == 0
+    except BaseException:
+        process.kill(signal.SIGKILL)
+        raise
     finally:
-        process.kill()
-        process.stderr.close()
+        ended = process.wait()
+    assert ended == 0
