@@ -1,5 +1,8 @@
 """Whatever a GGUF file states is applied: made files against transformers' model of what each states, in float64."""
 
+from functools import reduce
+from operator import or_
+
 import numpy as np
 import pytest
 import torch
@@ -68,11 +71,14 @@ def yarn(architecture, **fields):
 
 YARN = {"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0, "rope.scaling.original_context_length": 64}
 CASES = {}
+ALONE = set()  # cases that another one has among its facts, or another architecture has: `make fuzz` runs them
 
 
-def case(name, architecture, fields=None, keys=None, change=None):
+def case(name, architecture, fields=None, keys=None, change=None, alone=False):
     """Add a case: fields of transformers' config, and keys and tensors by which a file states the same."""
     CASES[f"{architecture}, {name}"] = (architecture, fields or {}, keys or {}, change)
+    if alone:
+        ALONE.add(f"{architecture}, {name}")
 
 
 def add(**values):
@@ -81,13 +87,18 @@ def add(**values):
 
 for a in MODEL_TYPES:
     case("plain", a)
-    case("tied", a, {"tie_word_embeddings": True}, {})
-    case("base", a, {"rope_parameters": rope(a, rope_theta=500.0)}, {"rope.freq_base": 500.0})
-    case("whole heads rotate", a, {}, {"rope.dimension_count": 8})
-    case("epsilon", a, {"layer_norm_eps" if a == "command-r" else "rms_norm_eps": 0.25})
-    case("context", a, {"max_position_embeddings": 300})
-    case("one head of keys", a, {"num_key_value_heads": 1})
-    case("no scaling", a, {}, {"rope.scaling.type": "none"})
+    facts = {
+        "tied": ({"tie_word_embeddings": True}, {}),
+        "base": ({"rope_parameters": rope(a, rope_theta=500.0)}, {"rope.freq_base": 500.0}),
+        "whole heads rotate": ({}, {"rope.dimension_count": 8}),
+        "epsilon": ({"layer_norm_eps" if a == "command-r" else "rms_norm_eps": 0.25}, {}),
+        "context": ({"max_position_embeddings": 300}, {}),
+        "one head of keys": ({"num_key_value_heads": 1}, {}),
+        "no scaling": ({}, {"rope.scaling.type": "none"}),
+    }
+    for name, (fields, keys) in facts.items():
+        case(name, a, fields, keys, alone=True)
+    case("all these", a, *(reduce(or_, parts) for parts in zip(*facts.values(), strict=True)))
 for a in (name for name in MODEL_TYPES if name != "phi3"):
     case(
         "long heads",
@@ -101,15 +112,15 @@ for a in (name for name in MODEL_TYPES if name != "phi3"):
     )
     linear = {"rope_parameters": rope(a, rope_type="linear", factor=4.0)}
     case("linear", a, linear, {"rope.scaling.type": "linear", "rope.scaling.factor": 4.0})
-    case("linear without a type", a, linear, {"rope.scaling.factor": 4.0})
+    case("linear without a type", a, linear, {"rope.scaling.factor": 4.0}, alone=a not in ("llama", "gemma3"))
 for a in SCALED:
-    case("yarn", a, {"rope_parameters": yarn(a)}, YARN)
+    case("yarn", a, {"rope_parameters": yarn(a)}, YARN, alone=a not in ("llama", "gpt-oss", "command-r"))
     betas = {"rope.scaling.yarn_beta_fast": 8.0, "rope.scaling.yarn_beta_slow": 2.0}
     case("yarn, betas", a, {"rope_parameters": yarn(a, beta_fast=8.0, beta_slow=2.0)}, {**YARN, **betas})
 for a in BIASED:
-    case("biases of attention", a, {"attention_bias": True})
+    case("biases of attention", a, {"attention_bias": True}, alone=a in MLP_BIASED)
 for a in MLP_BIASED:
-    case("biases of feed-forwards", a, {"mlp_bias": True})
+    case("biases of feed-forwards", a, {"mlp_bias": True}, alone=True)
     case("all biases", a, {"attention_bias": True, "mlp_bias": True})
 
 
@@ -143,6 +154,7 @@ for factor, low, high, original in (
             {"rope_parameters": rope(a, rope_theta=5000.0, **scheme)},
             {"rope.freq_base": 5000.0},
             add(rope_freqs__weight=llama3_divisors(8, 5000.0, factor, low, high, original)),
+            alone=a == "mixtral" and original != 64,
         )
 SHORT, LONG = [1.0, 1.5, 2.0, 3.0], [2.0, 4.0, 6.0, 9.0]
 for original, size in ((256, 1.0), (20, 1.0), (256, 1.25), (20, 1.25)):
@@ -162,11 +174,14 @@ for original, size in ((256, 1.0), (20, 1.0), (256, 1.25), (20, 1.25)):
         },
         {"rope.scaling.original_context_length": original, "rope.scaling.attn_factor": size},
         add(rope_factors_short__weight=np.float32(SHORT), rope_factors_long__weight=np.float32(LONG)),
+        alone=(original, size) in ((20, 1.0), (256, 1.25)),
     )
 for window in (4, 12):
     case(f"window {window}", "phi3", {"sliding_window": window}, {"attention.sliding_window": window})
-    for a in ("gemma2", "gemma3", "gpt-oss"):
-        case(f"window {window}", a, {"sliding_window": window}, {"attention.sliding_window": window})
+    for a in ("gemma2", "gemma3", "gpt-oss"):  # 12 is what plain ones state
+        case(
+            f"window {window}", a, {"sliding_window": window}, {"attention.sliding_window": window}, alone=window == 12
+        )
 for part in (2, 4, 6):
     case(
         f"{part} of 8 rotate",
@@ -176,8 +191,8 @@ for part in (2, 4, 6):
     )
 for cap in (2.0, 20.0):
     for a in ("gemma2", "gemma3"):
-        case(f"cap of attention {cap}", a, {"attn_logit_softcapping": cap}, {"attn_logit_softcapping": cap})
-        case(f"cap of logits {cap}", a, {"final_logit_softcapping": cap}, {"final_logit_softcapping": cap})
+        for part, field in (("attention", "attn_logit_softcapping"), ("logits", "final_logit_softcapping")):
+            case(f"cap of {part} {cap}", a, {field: cap}, {field: cap}, alone=cap == 20)
 for a in ("gemma2", "gemma3"):
     case("query scale", a, {"query_pre_attn_scalar": 24}, {"attention.scale": 24**-0.5})
 case("27B", "gemma3", {"num_hidden_layers": 62, "num_attention_heads": 2, "query_pre_attn_scalar": 16})
@@ -241,7 +256,9 @@ def made(tmp_path, cache):
     return make
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.fuzz) if name in ALONE else name for name in CASES]
+)
 def test_what_a_file_states_is_applied(made, name):
     architecture, fields, keys, change = CASES[name]
     model, file = made(architecture, fields, keys, change)
