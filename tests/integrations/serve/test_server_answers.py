@@ -1,5 +1,7 @@
 """What the server answers is what the direct call returns, for its own fields and through real clients."""
 
+from dataclasses import replace
+
 import pytest
 from helpers.serve_support import serving
 
@@ -72,6 +74,28 @@ def test_read_proposes_the_answers_written_under_each_order(client, tiny_reader)
     written = [read(tiny_reader, fr.Example(QUERY, order), candidates=[], max_new_tokens=3) for order in orders]
     assert found["candidates"] == [text for text in dict.fromkeys(one.text for one in written) if text]
     assert found["proposed"] and len(found["probabilities"]) == 3
+
+
+@pytest.mark.parametrize("text", ["", " ", "\n"])
+def test_read_without_an_answer_under_any_order_has_a_note(client, tiny_reader, monkeypatch, text):
+    generate = tiny_reader.generate
+
+    def silent(*arguments, **options):
+        found = generate(*arguments, **options)
+        return replace(found, texts=[[replace(one, text=text) for one in texts] for texts in found])
+
+    monkeypatch.setattr(tiny_reader, "generate", silent)
+    found = client.post("/v1/read", json={"question": QUERY, "passages": list(DOCUMENTS[:3]), "max_tokens": 2})
+    assert found.status_code == 200 and found.json()["answer"] is None
+    assert "the reader wrote no answer under any order" in found.json()["notes"]
+
+
+@pytest.mark.parametrize("candidates", [["cats", "dogs"], ["\u6771\u4eac", "\u5927\u962a"], ["42", "a b c"]])
+def test_read_of_candidates_that_no_passage_states(client, candidates):
+    body = {"question": QUERY, "passages": ["The Nile.", "Bread is baked."], "candidates": candidates}
+    found = client.post("/v1/read", json=body)
+    assert found.status_code == 200 and found.json()["odd"] is None
+    assert any("states" in note for note in found.json()["notes"])
 
 
 def test_read_has_utilities_where_a_calibration_is_at_hand(packaged_reader):
