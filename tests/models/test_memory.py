@@ -1,4 +1,6 @@
 import os
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -105,3 +107,29 @@ def test_what_the_config_fixes_is_computed_once(monkeypatch):
     before = [getattr(model, name) for name in names]
     monkeypatch.setattr(model, "config", None)
     assert [getattr(model, name) for name in names] == before
+
+
+HELD = """
+from contextlib import nullcontext
+import sys, torch
+from fastreader.models.machine.memory import large_blocks_apart
+
+def resident():
+    with open("/proc/self/status") as status:
+        return next(int(line.split()[1]) for line in status if line.startswith("RssAnon"))
+
+torch.ones(7 << 20)  # 28 MB: from now on glibc keeps what is smaller
+with large_blocks_apart() if sys.argv[1] == "apart" else nullcontext():
+    held = [torch.ones(1 << 20) for _ in range(40)]
+    before = resident()
+    del held[::2]
+    print((before - resident()) // 1024)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux" or memory._libc("mallopt") is None, reason="glibc's allocator")
+@pytest.mark.parametrize(("how", "least", "most"), [("apart", 75, 85), ("together", -1, 40)])
+def test_memory_between_blocks_that_stay_is_returned_while_a_model_loads(how, least, most):
+    own = {name: value for name, value in os.environ.items() if name not in memory._SETTINGS_OF_GLIBC}
+    ran = subprocess.run([sys.executable, "-c", HELD, how], capture_output=True, text=True, check=True, env=own)
+    assert least <= int(ran.stdout) <= most

@@ -25,7 +25,7 @@ from fastreader.models.check import (
 from fastreader.models.loading.load import Loaded, load
 from fastreader.models.loading.options import LoadOptions
 from fastreader.models.machine.devices import naming_devices
-from fastreader.models.machine.memory import return_freed
+from fastreader.models.machine.memory import large_blocks_apart, return_freed
 from fastreader.models.rewriting.choices import keep_choices, read_choices
 from fastreader.models.tree_model import TreeModel
 from fastreader.reader.base import ReaderBase
@@ -159,7 +159,7 @@ class Reader(ReaderBase):
     @classmethod
     def _loaded(cls, options: LoadOptions) -> Reader:
         """Return the reader of a name, a path or a pair."""
-        with _loading:
+        with _loading, large_blocks_apart():
             loaded = load(options)
             weights = sum(parameter.nbytes for parameter in loaded.model.parameters())
             reader = cls(loaded, options.check)

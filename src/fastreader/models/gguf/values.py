@@ -17,13 +17,17 @@ _CHUNK = 1 << 24  # values that are computed at a time
 _DTYPES = {"F16": torch.float16, "F32": torch.float32, "F64": torch.float64, "BF16": torch.bfloat16}
 
 
-def raw_rows(tensor: TensorInfo) -> Tensor:
+def raw_rows(tensor: TensorInfo, held: Tensor | None = None) -> Tensor:
     """Return a tensor's bytes as its file has them, uint8 [rows, bytes of a row].
+
+    Args:
+        tensor: to read.
+        held: uint8, memory for the bytes; None allocates it.
 
     Raises:
         ModelFileError: if the file has become shorter.
     """
-    held = torch.empty(tensor.size, dtype=torch.uint8)
+    held = torch.empty(tensor.size, dtype=torch.uint8) if held is None else held[: tensor.size]
     with tensor.path.open("rb", buffering=0) as stream:
         stream.seek(tensor.offset)
         view, done = held.numpy().data, 0

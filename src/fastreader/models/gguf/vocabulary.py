@@ -113,7 +113,7 @@ def array(metadata: Mapping[str, Any], name: str, kind: type, source: str, count
     if key not in metadata:
         raise ModelFileError(f"{source}: no {key}, without which there is no tokenizer")
     items = metadata[key]
-    plain = isinstance(items, list) and all(isinstance(x, kind) and not isinstance(x, bool) for x in items)
+    plain = isinstance(items, list) and set(map(type, items)) <= {kind}
     if not plain:
         raise ModelFileError(f"{source}: {key}: expected a list of {kind.__name__}, got {shown(items)}")
     if count is not None and len(items) != count:

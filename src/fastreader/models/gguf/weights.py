@@ -88,8 +88,10 @@ def load(file: GgufFile, config: Any, keep: bool, dtype: torch.dtype = torch.flo
     wanted = dict(model.named_parameters())
     sources = _sources(file, config, wanted)
     file.reject_unused_tensors()
+    # One buffer serves all tensors: nothing that is returned is part of it.
+    held = torch.empty(max(tensor.size for tensor in file.tensors.values()), dtype=torch.uint8)
     for name, parameter in wanted.items():
-        value = _value(sources[name], parameter, keep, dtype)
+        value = _value(sources[name], parameter, keep, dtype, held)
         owner, _, last = name.rpartition(".")
         setattr(model.get_submodule(owner), last, nn.Parameter(value, requires_grad=False))
     model.tie_weights()
@@ -171,13 +173,13 @@ def _is_absent_bias(file: GgufFile, of: Architecture, name: str) -> bool:
     return with_flag and not any(each.endswith(f".{kind}") for each in file.tensors)
 
 
-def _value(source: WeightSource, parameter: nn.Parameter, keep: bool, dtype: torch.dtype) -> Tensor:
+def _value(source: WeightSource, parameter: nn.Parameter, keep: bool, dtype: torch.dtype, held: Tensor) -> Tensor:
     """Return the values of a parameter."""
     if not source.tensors:
         return torch.zeros(parameter.shape, dtype=dtype)
     if len(source.tensors) == 1 and len(source.tensors[0].shape) < 3:
-        return _plain(source, source.tensors[0], keep, dtype)
-    parts = [decoded(raw_rows(each), each, dtype).view(each.shape) for each in source.tensors]
+        return _plain(source, source.tensors[0], keep, dtype, held)
+    parts = [decoded(raw_rows(each, held), each, dtype).view(each.shape) for each in source.tensors]
     along = min(1, parts[0].dim() - 1)
     if source.interleaved and len(parts) > 1:
         whole = torch.stack(parts, along + 1).flatten(along, along + 1)
@@ -186,9 +188,9 @@ def _value(source: WeightSource, parameter: nn.Parameter, keep: bool, dtype: tor
     return whole.transpose(1, 2).contiguous() if source.interleaved and whole.dim() == 3 else whole
 
 
-def _plain(source: WeightSource, tensor: TensorInfo, keep: bool, dtype: torch.dtype) -> Tensor:
+def _plain(source: WeightSource, tensor: TensorInfo, keep: bool, dtype: torch.dtype, held: Tensor) -> Tensor:
     matrix = len(tensor.shape) == 2
-    raw = raw_rows(tensor)
+    raw = raw_rows(tensor, held)
     if source.heads and matrix:
         raw = raw[_halves(tensor.shape[0], source.heads)]
     if keep and matrix and tensor.type in FORMATS:

@@ -6,7 +6,8 @@ import ctypes
 import gc
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -25,6 +26,8 @@ _BLOCK = 256  # tokens that a thread processes at a time
 _LOGITS = 2_000_000  # values of a block of logits
 _SCANNED = 64  # tokens of a chunk of a scan
 _PAIRS = 16  # tokens of a chunk of the Triton kernels
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of mallopt
+_SETTINGS_OF_GLIBC = {"MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "GLIBC_TUNABLES"}  # a user's own
 Forward = Literal["own", "upcast", "fused"]
 
 
@@ -49,10 +52,33 @@ def address_space_left() -> int:
     return 2**62 if most == resource.RLIM_INFINITY else max(0, most - pages * resource.getpagesize())
 
 
+@contextmanager
+def large_blocks_apart() -> Iterator[None]:
+    """Within the block, take memory of 1 MB or more from the system and return it when it is freed.
+
+    Else glibc keeps freed blocks of up to 32 MB in its heap, where a model's weights leave gaps between them.
+    """
+    settings = None if _SETTINGS_OF_GLIBC & os.environ.keys() else _libc("mallopt")
+    if settings is None:
+        yield
+        return
+    settings(_MMAP_THRESHOLD, 1 << 20)
+    try:
+        yield
+    finally:  # what glibc has by itself after the first block of 32 MB was freed
+        settings(_MMAP_THRESHOLD, 32 << 20)
+        settings(_TRIM_THRESHOLD, 64 << 20)
+
+
+def _libc(name: str) -> Any:
+    """Return a function of glibc, or None elsewhere."""
+    return getattr(ctypes.CDLL(None), name, None) if sys.platform == "linux" else None
+
+
 def return_freed() -> None:
     """Return freed memory to the system, since glibc keeps more after loading and the check than the weights take."""
     gc.collect()
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
+    trim = _libc("malloc_trim")
     if trim is not None:  # musl has none
         trim(0)
 
