@@ -6,6 +6,8 @@ import pytest
 from helpers.serve_support import serving
 
 import fastreader as fr
+from fastreader.core.protocol import Results
+from fastreader.integrations.serve.packed_reader import PackedReader
 from fastreader.scoring.reading import read
 
 QUERY = "Which river is long?"
@@ -77,15 +79,16 @@ def test_read_proposes_the_answers_written_under_each_order(client, tiny_reader)
 
 
 @pytest.mark.parametrize("text", ["", " ", "\n"])
-def test_read_without_an_answer_under_any_order_has_a_note(client, tiny_reader, monkeypatch, text):
-    generate = tiny_reader.generate
+def test_read_without_an_answer_under_any_order_has_a_note(client, monkeypatch, text):
+    generate = PackedReader.generate
 
-    def silent(*arguments, **options):
-        found = generate(*arguments, **options)
-        return replace(found, texts=[[replace(one, text=text) for one in texts] for texts in found])
+    def silent(reader, prompts, **options):
+        found = generate(reader, prompts, **options)
+        return Results([[replace(one, text=text) for one in texts] for texts in found], found.stats)
 
-    monkeypatch.setattr(tiny_reader, "generate", silent)
-    found = client.post("/v1/read", json={"question": QUERY, "passages": list(DOCUMENTS[:3]), "max_tokens": 2})
+    monkeypatch.setattr(PackedReader, "generate", silent)
+    body = {"question": QUERY, "passages": ["The Nile.", "Bread."], "max_tokens": 2}
+    found = client.post("/v1/read", json=body)
     assert found.status_code == 200 and found.json()["answer"] is None
     assert "the reader wrote no answer under any order" in found.json()["notes"]
 
