@@ -26,6 +26,7 @@ IntArray = npt.NDArray[np.int64]
 Int32Array = npt.NDArray[np.int32]
 
 _MAX_TOKEN = 2**31 - 1
+_COMPARED = 1 << 18  # tokens of sorted sequences that are compared at once
 
 
 @dataclass(frozen=True)
@@ -220,12 +221,17 @@ def _sort(arrays: list[IntArray], contexts: IntArray) -> _Sorted:
     flat = np.concatenate(list(map(inputs.__getitem__, order)))
     starts = np.concatenate([[0], np.cumsum(lengths)[:-1]])
     shared = np.zeros(len(starts), dtype=np.int64)
-    if len(starts) > 1:
-        overlap = np.minimum(lengths[:-1], lengths[1:])
-        begins = np.concatenate([[0], np.cumsum(overlap)[:-1]])
-        depth = np.arange(overlap.sum()) - np.repeat(begins, overlap)
-        differs = flat[np.repeat(starts[:-1], overlap) + depth] != flat[np.repeat(starts[1:], overlap) + depth]
-        shared[1:] = np.minimum.reduceat(np.where(differs, depth, np.repeat(overlap, overlap)), begins)
+    overlap = np.minimum(lengths[:-1], lengths[1:])
+    ends, first = np.cumsum(overlap), 0
+    while first < len(overlap):  # in parts, since this takes several times the memory of the tokens
+        last = max(first + 1, int(np.searchsorted(ends, ends[first] - overlap[first] + _COMPARED, "right")))
+        part = overlap[first:last]
+        begins = np.cumsum(part) - part
+        depth = np.arange(part.sum()) - np.repeat(begins, part)
+        one, other = (np.repeat(starts[first + i : last + i], part) + depth for i in (0, 1))
+        depth[flat[one] == flat[other]] = _MAX_TOKEN
+        shared[first + 1 : last + 1] = np.minimum(np.minimum.reduceat(depth, begins), part)
+        first = last
     return _Sorted(order, flat, starts, lengths, shared)
 
 

@@ -12,7 +12,7 @@ pytest.importorskip("fastapi", reason="needs the extra serve")
 
 
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="a peak of memory is reset through /proc")
-def test_no_structure_or_long_text_of_a_body_takes_much_memory():
+def test_no_request_takes_much_memory():
     """In a separate process, since other tests leave memory that a body would use again."""
     paths = os.pathsep.join([str(Path(__file__).parents[2]), *sys.path])
     found = subprocess.run(
@@ -23,6 +23,6 @@ def test_no_structure_or_long_text_of_a_body_takes_much_memory():
         env={**os.environ, "PYTHONPATH": paths},
     )
     rows = [json.loads(line) for line in found.stdout.splitlines()]
-    assert len(rows) == 10 and all(row["bytes"] > 2_000_000 for row in rows)
+    assert len(rows) == 26
     for row in rows:
-        assert row["status"] in (200, 413, 422) and row["megabytes"] < 50, row
+        assert row["status"] in (200, 413, 422, 504) and row["megabytes"] < 50, row

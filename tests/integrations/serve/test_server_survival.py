@@ -234,9 +234,9 @@ def memory():
         ),
         ("/v1/read", {"question": "q", "passages": list("abcdefghij"), "permutations": "latin:90000"}, "at most 100"),
         ("/rerank", {"query": "q", "documents": ["a"] * 700, "method": "pairwise"}, "at most 100 documents"),
-        ("/v1/read", {"question": "q", "passages": ["ab " * 2_000_000]}, "passages.0.: expected at most"),
-        ("/rerank", {"query": "q", "documents": ["x", "ab " * 2_000_000]}, "documents.1.: expected at most"),
-        ("/rerank", {"query": "q", "documents": ["a" * 20_000] * 90, "method": "pairwise"}, "characters"),
+        ("/v1/read", {"question": "q", "passages": ["ab " * 2_000_000]}, "passages.0.: text: expected at most"),
+        ("/rerank", {"query": "q", "documents": ["x", "ab " * 2_000_000]}, "documents.1.: text: expected at most"),
+        ("/rerank", {"query": "q", "documents": ["a" * 20_000] * 90, "method": "pairwise"}, "bytes in all pairs"),
         (
             "/v1/completions",
             {"prompt": ["word " * 390] * 10, "n": 128, "max_tokens": 1, "echo": True, "logprobs": 1},
@@ -309,7 +309,7 @@ def test_a_client_that_reads_nothing_is_counted_and_closed(tiny_reader):
     with serving(tiny_reader, timeout=0.5, max_body_bytes=8 << 20) as client:
         where = client.base_url.host, client.base_url.port
         documents = ["a" * 200] * 3 + [" " * 32_000] * 110
-        body = json.dumps({"query": "q", "documents": documents, "return_documents": True, "method": "retriever"})
+        body = json.dumps({"query": "q", "documents": documents, "return_documents": True})
         slow = socket.socket()
         slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         slow.connect(where)

@@ -5,11 +5,10 @@ from __future__ import annotations
 import threading
 import time
 import uuid
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from fastreader.core.checks import expect, rejecting
 from fastreader.core.tree import TreeStats
@@ -23,8 +22,10 @@ from fastreader.moi.calibration.store import find
 from fastreader.moi.quantities.observations import Observations, observe
 from fastreader.moi.solve.debias import debias
 from fastreader.passages.conflicts import conflicts
-from fastreader.passages.ranking.rerank import MOI, rerank
-from fastreader.passages.ranking.results import Reranked
+from fastreader.passages.ranking.relevance import RELEVANCE
+from fastreader.passages.ranking.rerank import LIKELIHOOD, MOI, rerank
+from fastreader.passages.ranking.results import RerankResult
+from fastreader.passages.ranking.yes_no import YES_NO
 from fastreader.permutations import named_count, resolve
 from fastreader.reader.prompts.template import Template
 from fastreader.scoring.api import score_permutations
@@ -88,28 +89,36 @@ class ServerPool:
 
 MOST_ORDERINGS = 100
 MOST_COMPARED = 100  # documents that are compared in pairs
-# Of a query or document for each token of the context. What does not fit is cut, but a tokenizer takes a hundred times
-# the memory of a text.
-CHARACTERS = 16
-MOST_READ = 10_000_000  # characters of documents in all pairs
+# Of a text in UTF-8 for each token of the context. What does not fit is cut, but a tokenizer takes a hundred times the
+# memory of a text, and a character may have several tokens.
+BYTES = 16
+MOST_READ = 3_000_000  # bytes of documents in all pairs, or of passages in all orderings
+MOST_TOGETHER = 500_000  # bytes of documents that a method compares with each other
+_BATCH = 100_000  # bytes of queries and documents that are read in one call
+_AROUND = 100  # bytes that a prompt adds to each document
+_ALONE = (None, LIKELIHOOD, RELEVANCE, YES_NO)  # methods that read each document by itself
 
 
 def answer_rerank(request: RerankRequest, reader: PackedReader, pooled: ServerPool) -> Any:
     """Return the documents in order of relevance, and pool what MoI scores for a reader without a calibration."""
     given = request.documents if request.texts is None else request.texts
     documents = _passages(reader, given, "documents" if request.texts is None else "texts")
-    _check_characters(reader, "query", request.query)
+    check_bytes(reader, "query", request.query)
+    check_bytes(reader, "instruction", request.instruction or "")
     if request.max_tokens_per_doc is not None:
         documents = [_cut(reader, passage, request.max_tokens_per_doc) for passage in documents]
-    if request.method is not None and request.method.replace("_", "-") == "pairwise":
-        compared = f"at most {MOST_COMPARED} documents to compare in pairs"
-        expect(len(documents) <= MOST_COMPARED, "documents", compared, len(documents))
-        size = 2 * len(documents) * sum(len(passage.text) + len(passage.title) for passage in documents)
-        expect(size <= MOST_READ, "documents", f"at most {MOST_READ:,} characters in all pairs", f"{size:,}")
-    pool = {"pool": pooled.pool, "uncalibrated": True} if pooled.pool and request.method == MOI else {}
-    how: Any = {"method": request.method, "instruction": request.instruction, **pool}
-    ranked = rerank(reader, request.query, documents, top_n=request.top_n or None, **how)
-    pooled.keep()
+    how: Any = {"method": request.method, "instruction": request.instruction}
+    if request.method in _ALONE:
+        results, stats = _alone(reader, [request.query] * len(documents), documents, **how)
+        results.sort(key=lambda result: (result.value is None, -(result.value or 0.0)))
+        note = ""
+    else:
+        _check_compared(documents, str(request.method).replace("_", "-") == "pairwise")
+        pool = {"pool": pooled.pool, "uncalibrated": True} if pooled.pool and request.method == MOI else {}
+        whole = rerank(reader, request.query, documents, **how, **pool)
+        results, stats, note = whole.results, whole.stats, whole.note
+        pooled.keep()
+    ranked = results[: request.top_n or None]
     if request.texts is not None:  # as text-embeddings-inference answers
         text = request.return_documents
         scores = [r.value if request.raw_scores and r.value is not None else r.relevance for r in ranked]
@@ -121,9 +130,59 @@ def answer_rerank(request: RerankRequest, reader: PackedReader, pooled: ServerPo
         "id": new_id("rerank"),
         "model": reader.name,
         "results": _results(ranked, request.return_documents),
-        "usage": usage(ranked.stats),
-        **({"note": ranked.note} if ranked.note else {}),
+        "usage": usage(stats),
+        **({"note": note} if note else {}),
     }
+
+
+def _alone(
+    reader: PackedReader, queries: Sequence[str], documents: Sequence[Passage], **how: Any
+) -> tuple[list[RerankResult], TreeStats]:
+    """Return the result of each query with its document, and the tokens of all, by calls of bounded size.
+
+    Documents of equal queries are read in one call as far as they fit.
+    """
+    found: dict[int, RerankResult] = {}
+    stats, members = TreeStats(0, 0, 0, 0), dict[str, list[int]]()
+    for i, query in enumerate(queries):
+        members.setdefault(query, []).append(i)
+    batch, size = dict[str, list[int]](), 0
+
+    def read() -> None:
+        nonlocal stats
+        reader.check()
+        groups = [[documents[i] for i in places] for places in batch.values()]
+        rankings = rerank(reader, list(batch), groups, progress=False, **how)
+        for ranked, places in zip(rankings, batch.values(), strict=True):
+            stats = stats + ranked.stats
+            for result in ranked:
+                found[places[result.index]] = replace(result, index=places[result.index])
+
+    for query, places in members.items():
+        for i in places:
+            own = _AROUND + size_of(query) + size_of(documents[i].text) + size_of(documents[i].title)
+            if batch and size + own > _BATCH:
+                read()
+                batch, size = {}, 0
+            batch.setdefault(query, []).append(i)
+            size += own
+    if batch:
+        read()
+    return [found[i] for i in range(len(documents))], stats
+
+
+def _check_compared(documents: Sequence[Passage], in_pairs: bool) -> None:
+    """Reject documents whose comparison takes too much."""
+    size, most, where = (
+        sum(size_of(passage.text) + size_of(passage.title) for passage in documents),
+        MOST_TOGETHER,
+        "compared",
+    )
+    if in_pairs:
+        compared = f"at most {MOST_COMPARED} documents to compare in pairs"
+        expect(len(documents) <= MOST_COMPARED, "documents", compared, len(documents))
+        size, most, where = 2 * len(documents) * size, MOST_READ, "in all pairs"
+    expect(size <= most, "documents", f"at most {most:,} bytes {where}", f"{size:,}")
 
 
 def answer_score(request: ScoreRequest, reader: PackedReader) -> dict[str, Any]:
@@ -132,21 +191,13 @@ def answer_score(request: ScoreRequest, reader: PackedReader) -> dict[str, Any]:
     given = request.documents if isinstance(request.documents, list) else [request.documents]
     documents = _passages(reader, given, "documents")
     for i, query in enumerate(queries):
-        _check_characters(reader, f"queries[{i}]", query)
+        check_bytes(reader, f"queries[{i}]", query)
     count = max(len(queries), len(documents))
     fits = all(len(side) in (1, count) for side in (queries, documents))
     expect(fits, "documents", f"one, or one for each of {len(queries)} queries", f"{len(documents)} documents")
-    members: dict[str, list[int]] = {}
-    for i in range(count):
-        members.setdefault(queries[i % len(queries)], []).append(i)
-    groups = [[documents[i % len(documents)] for i in group] for group in members.values()]
-    scores = np.zeros(count)
-    stats = TreeStats(0, 0, 0, 0)
-    for ranked, group in zip(rerank(reader, list(members), groups, progress=False), members.values(), strict=True):
-        stats = stats + ranked.stats
-        for result in ranked:
-            scores[group[result.index]] = result.relevance
-    data = [{"index": i, "object": "score", "score": float(score)} for i, score in enumerate(scores)]
+    each = [queries[i % len(queries)] for i in range(count)]
+    results, stats = _alone(reader, each, [documents[i % len(documents)] for i in range(count)])
+    data = [{"index": i, "object": "score", "score": result.relevance} for i, result in enumerate(results)]
     return {"id": new_id("score"), "object": "list", "model": reader.name, "data": data, "usage": usage(stats)}
 
 
@@ -161,6 +212,10 @@ def answer_read(request: ReadRequest, reader: PackedReader, pooled: ServerPool) 
     notes: list[str] = []
     stats = TreeStats(0, 0, 0, 0)
     candidates = request.candidates
+    own = request.question + "".join(passage.title + passage.text for passage in passages)
+    check_bytes(reader, "passages", own)
+    size = len(orders) * sum(map(size_of, [own, *(candidates or [])]))
+    expect(size <= MOST_READ, "permutations", f"at most {MOST_READ:,} bytes in all orderings", f"{size:,}")
     if candidates is None:
         prompts = reading_prompts(reader, request.question, passages, orders.tolist())
         written = reader.generate(prompts, max_new_tokens=request.max_tokens, stop=["\n"])
@@ -211,7 +266,7 @@ def answer_read(request: ReadRequest, reader: PackedReader, pooled: ServerPool) 
         "utilities": utilities,
         "odd_scores": None if found_odd is None else found_odd.odd_scores.tolist(),
         "odd": None if found_odd is None else found_odd.odd,
-        "results": _results(ranked, False),
+        "results": _results(ranked.results, False),
         "notes": notes,
         "usage": usage(stats + scores.stats + ranked.stats),
         "seconds": time.perf_counter() - started,
@@ -222,18 +277,22 @@ def _passages(reader: PackedReader, given: list[Any], name: str, *, allow_blank:
     """Return passages whose texts and titles UTF-8 can hold, and which are not many times as long as the context."""
     passages = as_passages(given, name=name, allow_blank=allow_blank)
     for i, passage in enumerate(passages):
-        _check_characters(reader, f"{name}[{i}]", passage.text)
-        for field in ("text", "title"):
-            with rejecting(f"{name}[{i}]: {field}: expected text that UTF-8 can hold", UnicodeEncodeError):
-                getattr(passage, field).encode()
+        check_bytes(reader, f"{name}[{i}]: text", passage.text)
+        check_bytes(reader, f"{name}[{i}]: title", passage.title)
     return passages
 
 
-def _check_characters(reader: PackedReader, name: str, text: str) -> None:
-    """Reject a text that is many times as long as the context."""
-    most = len(text) if reader.max_length is None else CHARACTERS * reader.max_length
-    expected = f"at most {most} characters, {CHARACTERS} for each token of the context"
-    expect(len(text) <= most, name, expected, len(text))
+def check_bytes(reader: PackedReader, name: str, text: str) -> None:
+    """Reject a text that UTF-8 cannot hold, or that is many times as long as the context."""
+    with rejecting(f"{name}: expected text that UTF-8 can hold", UnicodeEncodeError):
+        size = size_of(text)
+    most = size if reader.max_length is None else BYTES * reader.max_length
+    expect(size <= most, name, f"at most {most:,} bytes, {BYTES} for each token of the context", f"{size:,}")
+
+
+def size_of(text: str) -> int:
+    """Return the number of bytes of a text in UTF-8, at most one token each for a tokenizer of bytes."""
+    return len(text) if text.isascii() else len(text.encode())
 
 
 def _cut(reader: PackedReader, passage: Passage, most: int) -> Passage:
@@ -253,7 +312,7 @@ def new_id(kind: str) -> str:
     return f"{kind}-{uuid.uuid4().hex}"
 
 
-def _results(ranked: Reranked, documents: bool) -> list[dict[str, Any]]:
+def _results(ranked: Sequence[RerankResult], documents: bool) -> list[dict[str, Any]]:
     results = []
     for result in ranked:
         row: dict[str, Any] = {"index": result.index, "relevance_score": result.relevance, "value": result.value}

@@ -5,11 +5,13 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from fastreader.core.checks import expect, require
 from fastreader.core.protocol import Generation
 from fastreader.errors import InputError
+from fastreader.integrations.serve.answers import check_bytes
 from fastreader.integrations.serve.bodies import ChatRequest
 from fastreader.integrations.serve.completions import (
     ChoiceTokens,
@@ -38,6 +40,7 @@ def answer_chat(request: ChatRequest, reader: PackedReader, emit: Emit | None = 
     expect(request.logprobs or not request.top_logprobs, "top_logprobs", "0 without logprobs", request.top_logprobs)
     for message in request.messages:
         check_length(reader, "messages", message.content)
+    check_bytes(reader, "messages", "".join(message.content for message in request.messages))
     prompt = chat_prompt(request, reader.encoder)
     check_length(reader, "messages", prompt)
     top = request.top_logprobs if request.logprobs else None
@@ -98,11 +101,16 @@ def chat_prompt(request: ChatRequest, encoder: TextEncoder) -> list[int]:
         text = render_chat(tokenizer, hidden_messages, request.chat_template_kwargs, generation=True)
     except InputError as error:
         raise InputError(f"messages: the model's chat template rejects them ({str(error)[:200]})") from error
-    seam = Seam()
+    tokens, seam, plain = list[int](), Seam(), list[str]()
     for i, part in enumerate(re.split(f"{_MARK}(\\d+){_MARK}", text)):
         own = i % 2 == 0  # the template's; between such parts a special token that a message spells out
-        seam = encoder.follow(seam, part if own else written[int(part)], trusted=own)
-    return encoder.closed(seam) or [encoder.prefix_token()]
+        if not (own and encoder.special_in(part)):
+            plain.append(part if own else written[int(part)])
+            continue
+        seam = encoder.follow(encoder.follow(seam, "".join(plain)), part, trusted=True)
+        tokens += seam.tokens  # taken out of the seam, which each part would copy
+        seam, plain = replace(seam, tokens=()), []
+    return tokens + encoder.closed(seam, "".join(plain)) or [encoder.prefix_token()]
 
 
 def _listed(

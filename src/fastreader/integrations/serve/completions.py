@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -10,17 +11,18 @@ from typing import Any
 
 from fastreader.core.checks import check_tokens, expect
 from fastreader.core.protocol import Generation, Results
-from fastreader.core.tree import TreeStats
+from fastreader.core.tree import Tokens, TreeStats
 from fastreader.errors import ContextOverflowError
 from fastreader.integrations.serve.answers import new_id
 from fastreader.integrations.serve.bodies import CompletionRequest, Generated
-from fastreader.integrations.serve.packed_reader import PackedReader
-from fastreader.integrations.serve.texts import Decode, GrowingText, leading_space, token_places
+from fastreader.integrations.serve.packed_reader import PackedReader, compact
+from fastreader.integrations.serve.texts import BEFORE, Decode, GrowingText, leading_space, token_places
 from fastreader.reader.generation.text_so_far import DecodedText
 
 Top = Sequence[tuple[int, float]]  # the most likely tokens at a place and their log-probabilities
 Emit = Callable[[dict[str, Any]], None]  # sends an event of a stream
-_PART = 8  # characters for each token of the context that are encoded at once
+_PART = 20_000  # characters that are encoded at once
+_SPLIT = 8  # tokens that a cut may add to a part
 MOST_TEXTS = 2_048  # of a request
 MOST_VALUES = 100_000  # log-probabilities of an answer, which takes at most some 20 MB
 MOST_ECHOED = 250_000  # tokens
@@ -71,12 +73,13 @@ def answer_completion(
     check_size(request, reader, prompts, request.logprobs, request.echo)
     scored = request.echo and request.logprobs is not None
     one = scored and request.max_tokens == 1 and request.n == 1 and not request.temperature and emit is None
-    echoed, stats = [ChoiceTokens(before=tuple(prompt)) for prompt in prompts], TreeStats(0, 0, 0, 0)
+    ends = [tuple(prompt[-BEFORE:]) for prompt in prompts]
+    echoed, stats = [ChoiceTokens(before=end) for end in ends], TreeStats(0, 0, 0, 0)
     following: list[ChoiceTokens] = []
     if request.echo:
         echoed, following, stats = _echoed(request, reader, prompts)
     stream = None if emit is None else _CompletionStream(request, reader, echoed, emit)
-    groups = [[ChoiceTokens(before=tuple(prompt))] * request.n for prompt in prompts]
+    groups = [[ChoiceTokens(before=end)] * request.n for end in ends]
     if one:
         groups = [[rows] for rows in following]
     elif request.max_tokens:
@@ -84,8 +87,8 @@ def answer_completion(
         found = generated(request, reader, prompts, request.logprobs, on_step)
         stats = stats + found.stats
         groups = [
-            [_rows(reader, prompt, text, request.logprobs) for text in texts]
-            for prompt, texts in zip(prompts, found, strict=True)
+            [_rows(reader, end, text, request.logprobs) for text in texts]
+            for end, texts in zip(ends, found, strict=True)
         ]
     counts = usage(prompts, groups, stats)
     if stream is not None:
@@ -93,6 +96,7 @@ def answer_completion(
         return None
     choices: list[dict[str, Any]] = []
     for prompt, group in zip(echoed, groups, strict=True):
+        reader.check()
         for rows in group:
             shown = rows.after(prompt) if request.echo else rows
             logprobs = None if request.logprobs is None else _logprobs(reader, shown)
@@ -102,7 +106,7 @@ def answer_completion(
 
 
 def check_size(
-    request: Generated, reader: PackedReader, prompts: Sequence[list[int]], top: int | None, echo: bool = False
+    request: Generated, reader: PackedReader, prompts: Sequence[Tokens], top: int | None, echo: bool = False
 ) -> None:
     """Raise InputError if an answer would be too large, before anything is computed for it."""
     texts = len(prompts) * request.n
@@ -118,7 +122,7 @@ def check_size(
 
 
 def generated(
-    request: Generated, reader: PackedReader, prompts: Sequence[list[int]], top: int | None, on_step: Any = None
+    request: Generated, reader: PackedReader, prompts: Sequence[Tokens], top: int | None, on_step: Any = None
 ) -> Results[list[Generation]]:
     """Return the texts after each prompt, by the fields of a request."""
     options: dict[str, Any] = {
@@ -145,7 +149,7 @@ def head(kind: str, name: str, reader: PackedReader) -> dict[str, Any]:
     return {"id": new_id(kind), "object": name, "created": int(time.time()), "model": reader.name}
 
 
-def usage(prompts: Sequence[list[int]], groups: Sequence[Sequence[ChoiceTokens]], stats: TreeStats) -> dict[str, int]:
+def usage(prompts: Sequence[Tokens], groups: Sequence[Sequence[ChoiceTokens]], stats: TreeStats) -> dict[str, int]:
     """Return the number of tokens in prompts and texts, and the number computed for them."""
     given, new = sum(map(len, prompts)), sum(len(rows.tokens) for group in groups for rows in group)
     counts = {"prompt_tokens": given, "completion_tokens": new, "total_tokens": given + new}
@@ -157,29 +161,32 @@ def reason_of(text: Generation) -> str:
     return "length" if text.finish_reason == "length" else "stop"
 
 
-def _rows(reader: PackedReader, prompt: list[int], text: Generation, top: int | None) -> ChoiceTokens:
+def _rows(reader: PackedReader, before: Tokens, text: Generation, top: int | None) -> ChoiceTokens:
     tokens, unknown = tuple(text.token_ids), (None,) * len(text.token_ids)
     values = unknown if text.token_logprobs is None else tuple(text.token_logprobs)
     tops = unknown if not text.top_logprobs else tuple(text.top_logprobs)
-    shown = leading_space(reader.encoder.text, tokens, prompt) + text.text
-    return ChoiceTokens(shown, tokens, values, tops, reason_of(text), tuple(prompt))
+    shown = leading_space(reader.encoder.text, tokens, before) + text.text
+    return ChoiceTokens(shown, tokens, values, tops, reason_of(text), tuple(before))
 
 
 def _echoed(
-    request: CompletionRequest, reader: PackedReader, prompts: Sequence[list[int]]
+    request: CompletionRequest, reader: PackedReader, prompts: Sequence[array[int]]
 ) -> tuple[list[ChoiceTokens], list[ChoiceTokens], TreeStats]:
     """Return the rows of each prompt, of the most likely token after it, and what they cost.
 
     A prompt's first token has no log-probability. Evaluation harnesses ask for one greedy token after each prompt and
     cut it off, so it comes out of the same pass, and is there also where it ends the text.
     """
-    texts = [_decoder(reader)(prompt) for prompt in prompts]
+    texts = []
+    for prompt in prompts:
+        reader.check()
+        texts.append(_decoder(reader)(prompt.tolist()))
     if request.logprobs is None:
         unknown = [(None,) * len(prompt) for prompt in prompts]
         rows = [ChoiceTokens(text, tuple(p), none, none) for text, p, none in zip(texts, prompts, unknown, strict=True)]
         return rows, [], TreeStats(0, 0, 0, 0)
-    any_token, most = [0], max(1, request.logprobs)  # scored for the most likely token at its place
-    scores = reader.score([(prompt[:1], prompt[1:] + any_token) for prompt in prompts], top_tokens=most)
+    most = max(1, request.logprobs)  # token 0 is scored for the most likely one at its place
+    scores = reader.score([(prompt[:1], array("I", [*prompt[1:], 0])) for prompt in prompts], top_tokens=most)
     assert scores.top_tokens is not None and scores.top_logprobs is not None
     rows, following = [], []
     for i, (text, prompt) in enumerate(zip(texts, prompts, strict=True)):
@@ -189,33 +196,35 @@ def _echoed(
         rows.append(ChoiceTokens(text, tuple(prompt), (None, *scores.token_logprobs[i].tolist()[:-1]), top))
         token, value = own[-1][0]
         ends = token in reader.end_tokens
-        word = "" if ends else leading_space(reader.encoder.text, [token], prompt) + reader.encoder.text([token])
+        word = (
+            "" if ends else leading_space(reader.encoder.text, [token], prompt[-BEFORE:]) + reader.encoder.text([token])
+        )
         last = own[-1] if request.logprobs else None
-        following.append(ChoiceTokens(word, (token,), (value,), (last,), "stop" if ends else "length", tuple(prompt)))
+        following.append(
+            ChoiceTokens(word, (token,), (value,), (last,), "stop" if ends else "length", tuple(prompt[-BEFORE:]))
+        )
     return rows, following, scores.stats
 
 
-def _prompts(request: CompletionRequest, reader: PackedReader) -> list[list[int]]:
-    """Return the token ids of each prompt."""
+def _prompts(request: CompletionRequest, reader: PackedReader) -> list[array[int]]:
+    """Return the token ids of each prompt in little memory, and take the prompts out of the request."""
     prompt: Any = request.prompt
     several = isinstance(prompt, list) and (not prompt or not isinstance(prompt[0], int))
-    given: Sequence[str | list[int]] = prompt if several else [prompt]
+    given: list[str | list[int]] = prompt if several else [prompt]
     expect(len(given) > 0, "prompt", "at least one", prompt)
+    request.prompt = prompt = ""
     prompts = []
     for i, one in enumerate(given):
+        reader.check()
         name = f"prompt[{i}]"
+        check_length(reader, name, one)
         if not isinstance(one, str):
             check_tokens(name, one)
             expect(min(one, default=0) >= 0, name, "token ids of at least 0", min(one, default=0))
-            expect(
-                max(one, default=0) < reader.vocabulary,
-                name,
-                f"token ids below the vocabulary's {reader.vocabulary}",
-                max(one, default=0),
-            )
-        else:
-            check_length(reader, name, one)
-        prompts.append(list(reader.encoder.prompt_tokens(one, name, special_tokens=True)))
+            known = f"token ids below the vocabulary's {reader.vocabulary}"
+            expect(max(one, default=0) < reader.vocabulary, name, known, max(one, default=0))
+        prompts.append(compact(reader.encoder.prompt_tokens(one, name, special_tokens=True)))
+        given[i] = ""
         check_length(reader, name, prompts[-1])
     return prompts
 
@@ -229,14 +238,12 @@ def check_length(reader: PackedReader, name: str, given: str | Sequence[int]) ->
     limit = reader.max_length
     if limit is None:
         return
-    known, size, allowed = len(given), _PART * limit, limit
+    known, allowed = len(given), limit
     if isinstance(given, str):
-        if len(given) <= size:
-            return
         known = 0
-        for first in range(0, len(given), size):
-            known += len(reader.encoder.piece(given[first : first + size]))
-            allowed += _PART
+        for first in range(0, len(given) if len(given) > min(_PART, limit) else 0, _PART):
+            known += len(reader.encoder.piece(given[first : first + _PART]))
+            allowed += _SPLIT
             if known > allowed:
                 break
     if known > allowed:
@@ -323,6 +330,7 @@ class _CompletionStream:
         self._top = TopTexts(_decoder(reader))
         self._texts = growing(request, reader, [prompt.tokens or prompt.before for prompt in each])
         for i, prompt in enumerate(each if request.echo else ()):
+            reader.check()
             logprobs = None if request.logprobs is None else _logprobs(reader, prompt)
             self._send(i, prompt.text, logprobs)
 

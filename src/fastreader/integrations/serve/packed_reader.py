@@ -1,12 +1,15 @@
 """PackedReader: the reader as one request uses it, whose passes wait in the queue of a `Packer`.
 
 A request runs in its own thread, with a `PackedReader` instead of the reader. Its calls of `score` wait, one pass at a
-time.
+time. What it computes between passes is done in parts of bounded size, and ends with the part that runs when nobody
+waits for the request any more.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import time
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any, Unpack
@@ -17,13 +20,46 @@ import numpy.typing as npt
 from fastreader.core.checks import expect
 from fastreader.core.options import StepOptions
 from fastreader.core.protocol import GenerateArguments, Generation, Results, SequenceScores, TextOrTokens
-from fastreader.core.tree import PrefixTree, Tokens, TreeStats
+from fastreader.core.tree import PrefixTree, TreeStats
+from fastreader.errors import OutOfBudgetError
 from fastreader.integrations.serve.pass_queue import TOO_LONG, DeadlineError, Packer, Pair, WaitingCall
 from fastreader.reader.generation.text_so_far import DecodedText
 from fastreader.reader.loglikelihood import ScoreReader
+from fastreader.reader.prompts.encoder import TextEncoder, in_parts
 from fastreader.reader.relevance import RelevanceCalls
 
 OnStep = Callable[[list[tuple[int, DecodedText]]], None]  # the texts so far, by their numbers
+MOST_TOKENS = 500_000  # that one call encodes or computes: each takes up to 100 bytes before the passes
+_TEXTS = 64  # that are generated together, whose logits a step holds at once
+_AT_ONCE = 250_000  # tokens of sequences that are planned together, counted before they share any
+
+
+class _RequestEncoder(TextEncoder):
+    """The reader's encoder for one request, which stops when the request does.
+
+    Args:
+        encoder: the reader's, whose tokenizer and lock are shared.
+        check: called before each part of the texts; raises if the request is over.
+    """
+
+    def __init__(self, encoder: TextEncoder, check: Callable[[], None]) -> None:
+        self.__dict__.update(vars(encoder))
+        self._check = check
+
+    def _encode(self, texts: Sequence[str], trusted: bool = False, special: bool = False) -> list[list[int]]:
+        tokens: list[list[int]] = []
+        count = 0
+        for part in in_parts(texts):
+            self._check()
+            tokens += super()._encode(part, trusted, special)
+            count += sum(map(len, tokens[-len(part) :]))
+            _check_tokens(count, "texts hold")
+        return tokens
+
+
+def _check_tokens(count: int, what: str) -> None:
+    if count > MOST_TOKENS:
+        raise OutOfBudgetError(f"the request's {what} more than {MOST_TOKENS:,} tokens; send fewer or shorter texts")
 
 
 class PackedReader(ScoreReader, RelevanceCalls):
@@ -33,7 +69,7 @@ class PackedReader(ScoreReader, RelevanceCalls):
     """
 
     def __init__(self, packer: Packer, deadline: float) -> None:
-        super().__init__(packer.reader.encoder)
+        super().__init__(_RequestEncoder(packer.reader.encoder, self.check))
         self._packer, self._reader, self._deadline = packer, packer.reader, deadline
         self._waiting: Future[Any] | None = None
         self._cancelled = False
@@ -45,6 +81,11 @@ class PackedReader(ScoreReader, RelevanceCalls):
         self._cancelled = True
         if self._waiting is not None:
             self._waiting.cancel()
+
+    def check(self) -> None:
+        """Raise a `DeadlineError` if nobody waits for the request any more."""
+        if self._cancelled or time.monotonic() > self._deadline:
+            raise DeadlineError(TOO_LONG)
 
     @property
     def max_length(self) -> int | None:
@@ -72,9 +113,22 @@ class PackedReader(ScoreReader, RelevanceCalls):
     def plan(
         self, sequences: Sequence[Pair], max_batch_tokens: int | None = None, *, new_tokens: int = 0
     ) -> list[PrefixTree]:
-        """See `ReaderBase.plan`."""
+        """See `ReaderBase.plan`.
+
+        Sequences of many tokens are planned in parts, which share no tokens with each other.
+
+        Raises:
+            OutOfBudgetError: if the trees hold more than `MOST_TOKENS`, or as `ReaderBase.plan`.
+        """
         most = self._packer.budget
-        return self._reader.plan(sequences, min(max_batch_tokens or most, most), new_tokens=new_tokens)
+        most, trees, computed = min(max_batch_tokens or most, most), [], 0
+        for first, last in _ranges(sequences):
+            self.check()
+            for tree in self._reader.plan(sequences[first:last], most, new_tokens=new_tokens):
+                computed += tree.stats.computed_tokens
+                trees.append(replace(tree, sequence_ids=tree.sequence_ids + first))
+            _check_tokens(computed, "sequences hold")
+        return trees
 
     def score(
         self,
@@ -115,13 +169,15 @@ class PackedReader(ScoreReader, RelevanceCalls):
         options["progress"] = False
         settings = StepOptions(**options, top_logprobs=top_logprobs)
         given = [
-            self.encoder.prompt_tokens(prompt, f"prompts[{i}]", special_tokens=settings.special_tokens)
+            compact(self.encoder.prompt_tokens(prompt, f"prompts[{i}]", special_tokens=settings.special_tokens))
             for i, prompt in enumerate(prompts)
         ]
         results: list[list[Generation]] = [[] for _ in given]
         stats, passes, seconds, limit = TreeStats(0, 0, 0, 0), 0, 0.0, self.max_length
-        for members in _by_size(given, self._packer.budget):
-            own = [given[i] for i in members]
+        for members in _groups(given, self._packer.budget, settings):
+            lists = {given[i].tobytes(): given[i].tolist() for i in members}  # one for all equal prompts
+            own = [lists[given[i].tobytes()] for i in members]
+            _check_tokens(settings.n * sum(map(len, own)), "prompts, n times each, hold")
             whole = limit is None or all(len(prompt) <= limit for prompt in own)
             trees = self.plan([(prompt, []) for prompt in own]) if whole else ()
             call = WaitingCall(self._deadline, trees=trees, prompts=own, options=settings)
@@ -136,8 +192,7 @@ class PackedReader(ScoreReader, RelevanceCalls):
 
     def _submit(self, job: WaitingCall) -> Any:
         self._waiting = job.future
-        if self._cancelled:
-            raise DeadlineError(TOO_LONG)
+        self.check()
         return self._packer.submit(job)
 
 
@@ -145,22 +200,41 @@ def _numbered(on_step: OnStep, numbers: Sequence[int]) -> Callable[[list[Decoded
     return lambda texts: on_step(list(zip(numbers, texts, strict=True)))
 
 
-def _by_size(prompts: Sequence[Tokens], budget: int) -> list[list[int]]:
-    """Return the numbers of the prompts in groups that one pass can read, with equal prompts in one group.
+def compact(tokens: Sequence[int]) -> array[int]:
+    """Return token ids in a tenth of the memory that a list takes."""
+    return tokens if isinstance(tokens, array) else array("I", tokens)
 
-    Draws count how often a prompt was given, so equal prompts stay together; to read one twice costs nothing.
+
+def _ranges(sequences: Sequence[Pair]) -> Iterator[tuple[int, int]]:
+    """Yield the bounds of parts of the sequences, each of which holds at most `_AT_ONCE` tokens or one sequence."""
+    first, held = 0, 0
+    for i, (context, continuation) in enumerate(sequences):
+        size = len(context) + len(continuation)
+        if i > first and held + size > _AT_ONCE:
+            yield first, i
+            first, held = i, 0
+        held += size
+    yield first, len(sequences)
+
+
+def _groups(prompts: Sequence[array[int]], budget: int, options: StepOptions) -> list[list[int]]:
+    """Return the numbers of the prompts in groups that one pass can read, of few texts each.
+
+    Draws count how often a prompt was given, so equal prompts stay together if texts are drawn; to read one twice costs
+    nothing.
     """
-    equal: dict[tuple[int, ...], list[int]] = {}
+    equal: dict[bytes | int, list[int]] = {}
     for i, prompt in enumerate(prompts):
-        equal.setdefault(tuple(prompt), []).append(i)
+        equal.setdefault(prompt.tobytes() if options.temperature else i, []).append(i)
     groups: list[list[int]] = []
     left = 0
-    for prompt, members in equal.items():
-        if not groups or len(prompt) > left:
+    for members in equal.values():
+        length = len(prompts[members[0]])
+        if not groups or length > left or (len(groups[-1]) + len(members)) * options.n > _TEXTS:
             groups.append([])
             left = budget
         groups[-1] += members
-        left -= len(prompt)
+        left -= length
     return groups
 
 

@@ -9,7 +9,7 @@ from fastreader.reader.generation.text_so_far import cut
 Decode = Callable[[Sequence[int]], str]
 _UNFINISHED = "\ufffd"  # decoders return it for an incomplete character
 _LONGEST = 32  # tokens of one character, beyond which the bytes are no text
-_BEFORE = 8  # tokens before a text, on which the text of its first token depends
+BEFORE = 8  # tokens before a text, on which the text of its first token depends
 
 
 class TokenTexts:
@@ -24,7 +24,7 @@ class TokenTexts:
     """
 
     def __init__(self, decode: Decode, before: Sequence[int] = ()) -> None:
-        self._decode, self._tokens = decode, list(before[-_BEFORE:])
+        self._decode, self._tokens = decode, list(before[-BEFORE:])
         self._context, self._settled = 0, len(self._tokens)
 
     def add(self, token: int) -> str:

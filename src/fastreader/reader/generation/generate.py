@@ -60,7 +60,7 @@ def generate(
             for text in texts:
                 if not text.finish_reason:
                     waiting.append(text)
-                    contexts.append(([*text.prompt, *text.tokens], ()))
+                    contexts.append(([*text.prompt, *text.tokens] if text.tokens else text.prompt, ()))
             if not waiting:
                 break
             for tree in local_model.plan(contexts, options.max_batch_tokens, new_tokens=options.max_new_tokens):

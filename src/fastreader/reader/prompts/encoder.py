@@ -18,7 +18,7 @@ from fastreader.core.protocol import TextOrTokens
 from fastreader.errors import FastreaderError, InputError, UnsupportedModelError
 from fastreader.reader.prompts.chat_template import render_chat
 
-_TOGETHER = 200_000  # characters that are encoded in one call
+_TOGETHER = 200_000  # bytes of texts that are encoded in one call
 _REMEMBERED = 512  # texts of templates whose tokens are kept
 logger = logging.getLogger(__name__)
 _DRAWS = ("dropout", "alpha", "nbest_size")  # settings of a tokenizer's model that are for training
@@ -355,7 +355,7 @@ class TextEncoder:
         tokens: list[list[int]] = []
         try:
             with self._lock:
-                for part in _parts(texts):
+                for part in in_parts(texts):
                     tokens += self._own(part, add_special_tokens=special, split_special_tokens=not trusted)["input_ids"]
         except BaseException as error:
             if type(error).__name__ != "PanicException":  # of Rust, which is no Exception
@@ -392,16 +392,17 @@ class TextEncoder:
         return apart
 
 
-def _parts(texts: Sequence[str]) -> Iterator[list[str]]:
+def in_parts(texts: Sequence[str]) -> Iterator[list[str]]:
     """Yield the texts in lists of limited size, since a tokenizer takes a hundred times the memory of a text."""
     part: list[str] = []
     size = 0
     for text in texts:
-        if part and size + len(text) > _TOGETHER:
+        length = len(text) if text.isascii() else len(text.encode(errors="replace"))
+        if part and size + length > _TOGETHER:
             yield part
             part, size = [], 0
         part.append(text)
-        size += len(text)
+        size += length
     if part:
         yield part
 
