@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+from dataclasses import replace
 from pathlib import Path
 from unittest.mock import patch
 
@@ -57,12 +58,26 @@ def packaged_folder() -> Path:
     return folder_of(PACKAGED)
 
 
+def _packaged(options, load):
+    """Return a packaged reader that was loaded by these options before, "auto" being the CPU if there is no GPU."""
+    import torch
+
+    if options.device == "auto" and options.device_map is None and not torch.cuda.is_available():
+        options = replace(options, device="cpu")
+    key = repr(options)
+    if key not in _LOADED:
+        _LOADED[key] = load(options)
+        _LOADED[key].close = lambda: None
+    return _LOADED[key]
+
+
 @pytest.fixture(scope="session")
 def packaged_reader(packaged_folder):
     """The packaged reader in float32."""
     from fastreader import Reader
+    from fastreader.models.loading.options import LoadOptions
 
-    return Reader.load(PACKAGED, device="cpu", precision="exact")
+    return _packaged(LoadOptions(PACKAGED, "cpu", precision="exact"), Reader._loaded)
 
 
 @pytest.fixture(scope="session")
@@ -109,11 +124,7 @@ def loaded_once():
     def load(options):
         if str(options.model) != PACKAGED:
             return original(options)
-        key = repr(options)
-        if key not in _LOADED:
-            _LOADED[key] = original(options)
-            _LOADED[key].close = lambda: None
-        return _LOADED[key]
+        return _packaged(options, original)
 
     with patch.object(Reader, "_loaded", load):
         yield

@@ -45,7 +45,7 @@ CASES = [
 def test_every_tokens_share_is_its_probability(sampling, vocabulary):
     """Numbers on a fine grid: each token must take its probability's share of them, and no other token any."""
     logits = logits_of(1, vocabulary)
-    count = 20_000
+    count = 10_000
     grid = (np.arange(count) + 0.5) / count
     drawn = choose(logits.expand(count, -1), sampling, grid.tolist()).numpy()
     share = np.bincount(drawn, minlength=vocabulary) / count

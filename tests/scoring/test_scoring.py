@@ -449,6 +449,7 @@ def test_real_reader_on_a_bundled_question(packaged_reader, packaged_model):
     assert own == pytest.approx(scores.logprobs[2], abs=1e-4)
 
 
+@pytest.mark.usefixtures("loaded_once")
 @pytest.mark.parametrize(("precision", "mean", "most"), [("high", 0.001, 0.005), ("fast", 0.15, 0.5)])
 def test_real_reader_in_lower_precision(packaged_reader, packaged_folder, precision, mean, most):
     """The promise of each precision, in nats a candidate, on the real weights."""

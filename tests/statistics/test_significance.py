@@ -43,6 +43,24 @@ def test_wilcoxon_drops_equal_pairs():
     assert wilcoxon([1, 0, 1], [1, 0, 1]) == 1.0
 
 
+@pytest.mark.parametrize("count", [2, 5, 8])
+def test_wilcoxon_of_few_pairs_is_scipys_over_all_signs(count):
+    generator = np.random.default_rng(count)
+    for most in (1, 2, 3, 1000):  # the fewer values, the more ties
+        d = generator.choice([-1, 1], count) * generator.integers(1, most + 1, count)
+        wanted = stats.wilcoxon(d, method=stats.PermutationMethod(n_resamples=2**count)).pvalue
+        assert wilcoxon(d, np.zeros(count)) == pytest.approx(wanted, abs=1e-12)
+
+
+def test_wilcoxon_of_few_pairs_is_exact_with_ties_and_without():
+    assert wilcoxon([2], [1]) == 1.0
+    for d in (np.arange(1, 14) * [1, -1, 1, 1, 1, 1, -1, 1, 1, 1, 1, 1, 1], [2] * 12 + [-2]):
+        signs = np.array(list(itertools.product([-1, 1], repeat=13)))
+        sums = np.abs(signs @ stats.rankdata(np.abs(d)))
+        wanted = (sums >= abs(np.sign(d) @ stats.rankdata(np.abs(d)))).mean()
+        assert wilcoxon(d, np.zeros(13)) == pytest.approx(wanted, abs=1e-12)
+
+
 def test_wilcoxon_on_binary_outcomes_is_mcnemars_chi_square():
     """All differences tie, so that the signed ranks are the signs."""
     a, b = table(40, 31, 15, 60)
