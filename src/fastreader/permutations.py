@@ -342,7 +342,11 @@ def resolve(spec: Spec, n: int, seed: int = 0) -> Design:
     """
     check_int("permutations: n", n, 1, MOST_PASSAGES)
     if isinstance(spec, str):
-        return _by_name(spec, n, seed)
+        name, number = _named(spec)
+        if name in _NAMED:
+            return _NAMED[name](n)
+        with located("permutations"):
+            return _NAMED_SEEDED[name](n, number, seed)
     if callable(spec):
         spec = spec(n)
     if not isinstance(spec, Design):
@@ -366,14 +370,6 @@ def named_count(spec: str, n: int) -> int:
     if number is not None:
         return number
     return min(3 * n, math.factorial(n)) if name == "random" else min(3 * n, n * (1 + (n - 1) * (n - 2) // 2))
-
-
-def _by_name(spec: str, n: int, seed: int) -> Design:
-    name, number = _named(spec)
-    if name in _NAMED:
-        return _NAMED[name](n)
-    with located("permutations"):
-        return _NAMED_SEEDED[name](n, number, seed)
 
 
 def _named(spec: str) -> tuple[str, int | None]:

@@ -45,7 +45,7 @@ def tree_attention(seed: int, isa: str) -> list:
     positions = options.get("query_positions"), options.get("key_positions")
     window = options.get("window")
     plan = AttentionPlan(subtree_end.numpy(), nodes.numpy(), *(None if p is None else p.numpy() for p in positions))
-    schedule = plan.slot_schedule(window, query_block(query.shape[1] // key.shape[1]), 64)
+    schedule = plan.schedule(window, query_block(query.shape[1] // key.shape[1]), 64, None)
     mode = ("float32", "bfloat16")[seed % 2]
     heads = query.shape[1]
     sinks = normal(heads) if seed // 2 % 2 else None

@@ -186,7 +186,7 @@ def arguments(tree, mode="float32", window=None, heads=(None, None)):
     count = len(tree)
     positions = torch.from_numpy(tree.positions)
     plan = AttentionPlan(tree.subtree_end, None, tree.positions, tree.positions)
-    tables = [*plan.slots.tensors, *plan.slot_schedule(window, 42, 64).tensors]
+    tables = [*plan.slots.tensors, *plan.schedule(window, 42, 64, None).tensors]
     drawn = quantised(mode, *inputs(0, count, count, 3, 1))
     return (
         *drawn,

@@ -111,7 +111,7 @@ def test_slots_hold_each_visible_key_once_in_order(seed, query_nodes, windowed, 
         mask = dense(subtree_end, query_node, positions[query_node], positions, window)
         near = positions[query_node][:, None] - np.where(slots.key >= 0, positions[slots.key], 0)[None] < window
         seen &= near
-    schedule = plan.slot_schedule(window, int(rng.integers(1, 12)), 32 * int(rng.integers(1, 6)))
+    schedule = plan.schedule(window, int(rng.integers(1, 12)), 32 * int(rng.integers(1, 6)), None)
     check(schedule, mask, windowed, query_node, seen)
 
 
@@ -146,9 +146,9 @@ def test_empty():
 def test_plan_keeps_schedules_and_wants_positions_for_a_window():
     plan = AttentionPlan(np.array([2, 2], dtype=np.int32))
     assert plan.schedule(None, 4, 4) is plan.schedule(None, 4, 4)
-    for schedule in (plan.schedule, plan.slot_schedule):
+    for key_align in (1, None):
         with pytest.raises(InputError, match="a window needs query_positions"):
-            schedule(3, 4, 64)
+            plan.schedule(3, 4, 64, key_align)
 
 
 def test_efficiency_on_short_leaves():
@@ -168,7 +168,7 @@ def test_efficiency_on_w1():
 def efficiencies(tree: PrefixTree, cpu: float, gpu: float) -> None:
     plan = AttentionPlan(tree.subtree_end)
     if extension.why_missing() is None:
-        schedule = plan.slot_schedule(None, query_block(3), 64)
+        schedule = plan.schedule(None, query_block(3), 64, None)
     else:
         schedule = plan.schedule(None, query_block(3), 64, 32)
     useful = int((tree.positions + 1).sum())  # a query sees its path

@@ -160,7 +160,7 @@ class TreeModel:
             return "a step that chooses its tokens on the device"
         return f"layer by layer: {self.fused_step}" if isinstance(self.fused_step, str) else "a step in one call"
 
-    @property
+    @cached_property
     def writes_on_device(self) -> bool:
         """Whether generation can stay on the device: one GPU, fixed rotary frequencies, and a kernel for its keys."""
         alone = len(self.devices) == 1 and triton_support.on_gpu(self.device)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -120,16 +121,17 @@ def with_room(rows: int) -> int:
     return -(-(rows + rows // 8) // 64) * 64
 
 
+@dataclass(eq=False)
 class Uploaded:
-    """An array of an `Upload`."""
+    """An array of an `Upload`, and its copy on the device once it was sent."""
 
-    def __init__(self, upload: Upload, array: Array) -> None:
-        self.array, self._upload = array, upload
-        self.tensor: Tensor | None = None
+    upload: Upload
+    array: Array
+    tensor: Tensor | None = None
 
     def get(self) -> Tensor:
         """Return the array on the device."""
         if self.tensor is None:
-            self._upload.send()
+            self.upload.send()
         assert self.tensor is not None
         return self.tensor

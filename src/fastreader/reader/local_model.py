@@ -82,11 +82,12 @@ class LocalModel:
         Raises:
             FastreaderError: if a weight changed.
         """
-        if any(_state(parameter) != before for parameter, before in self._given):
-            raise FastreaderError(
-                f"{self.name}: the weights of the given model changed after the reader was made, and part of them was "
-                "copied before; make a new reader with Reader.load((model, tokenizer))"
-            )
+        for parameter, before in self._given:
+            if _state(parameter) != before:
+                raise FastreaderError(
+                    f"{self.name}: the weights of the given model changed after the reader was made, and part of them "
+                    "was copied before; make a new reader with Reader.load((model, tokenizer))"
+                )
 
     def require_language_model(self) -> None:
         """Check that the model predicts tokens.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import permutations
+from itertools import permutations, product
 
 from fastreader.core.protocol import TextOrTokens
 from fastreader.data import Passage
@@ -106,7 +106,7 @@ def choose(task: Task, stage: str, prompts: Sequence[Sequence[str]], labels: tup
             task.notes.append(f"{stage}: {unclear} of {len(chosen)} replies name neither {labels[0]} nor {labels[1]}")
         return chosen
     continuations = [task.label(stage, label) for label in labels]
-    scored = yield from score(stage, [(prompt, text) for prompt in asked for text in continuations])
+    scored = yield from score(stage, list(product(asked, continuations)))
     return [choice_of(first.logprob, second.logprob) for first, second in zip(scored[::2], scored[1::2], strict=True)]
 
 
@@ -117,19 +117,20 @@ def judge(task: Task, found: CandidateReply, summaries: Summaries) -> Program[Su
     supported: list[Choice] = []
     if "validity" in use:  # Listing 3: question, candidate and summary only, which helps (App. A.8)
         head = t.validity_question.format(question=task.question)
-        bodies = [t.validity.format(prediction=c, summary=s) for c, s in zip(candidates, texts, strict=True)]
-        supported = yield from choose(task, "validity", [[head, body] for body in bodies], (t.true, t.false))
+        pairs = zip(candidates, texts, strict=True)
+        prompts = [[head, t.validity.format(prediction=candidate, summary=text)] for candidate, text in pairs]
+        supported = yield from choose(task, "validity", prompts, (t.true, t.false))
     ordered: dict[tuple[int, int], Choice] = {}
     if "ranking" in use:  # Listing 4: every pair in both orders, two summaries and the question only
-        firsts = [[t.ranking, t.ranking_first.format(summary=text)] for text in texts]
-        seconds = [t.ranking_second.format(summary=text) for text in texts]
         last = t.ranking_question.format(question=task.question)
-        pairs = list(permutations(range(count), 2))
-        prompts = [[*firsts[i], seconds[j], last] for i, j in pairs]
+        prompts = [
+            [t.ranking, t.ranking_first.format(summary=one), t.ranking_second.format(summary=other), last]
+            for one, other in permutations(texts, 2)
+        ]
         preferred = yield from choose(task, "ranking", prompts, (t.first, t.second))
-        ordered = dict(zip(pairs, preferred, strict=True))
+        ordered = dict(zip(permutations(range(count), 2), preferred, strict=True))
     pairwise, preference, replied = comparisons(ordered, count)
-    validity = [validity_value(choice) for choice in supported] if "validity" in use else None
+    validity = list(map(validity_value, supported)) if "validity" in use else None
     ranking = ranking_scores(pairwise) if "ranking" in use else None
     scores = vote(validity, ranking, count)
     best = winner(scores) if scores else None

@@ -41,6 +41,7 @@ class TreePass:
         selected: the tokens whose final states are needed; None for all.
         calls: number of attention calls of each layer.
         narrowed: whether the last layer computed only the selected tokens.
+        last_keys: what the selected tokens attend to in the last layer, once that layer takes queries of these only.
         positions: int64 [N] of the new tokens, known while the pass runs.
         trace: if not None, filled with what each attention module passes: (query, key, value, constants) by its id.
         context: longest text that the model takes, in tokens; None without a limit.
@@ -52,17 +53,15 @@ class TreePass:
     selected: SelectedRows | None = None
     calls: dict[int, int] = field(default_factory=dict)
     narrowed: bool = False
+    last_keys: AttentionKeys | None = None
     positions: Tensor | None = None
     trace: dict[int, AttentionInputs] | None = None
     context: int | None = None
 
-    def __post_init__(self) -> None:
-        self._all_keys = self.keys
-
     @property
     def states(self) -> PathStates:
         """The recurrences of the pass, over all its tokens."""
-        return cast(RecurrentKeys, self._all_keys).states
+        return cast(RecurrentKeys, self.keys).states
 
     def covers(self, window: int | None) -> bool:
         """Return whether a window holds any text that the model takes, so that it hides nothing (Phi-3.5-MoE)."""
@@ -97,7 +96,7 @@ class TreePass:
             return None
         self.narrowed = True
         if attending:
-            self.keys = self.selected.keys
+            self.last_keys = self.selected.keys
         return self.selected.indices.get()
 
     def check_calls(self, model_name: str, without: Collection[int] = ()) -> None:
@@ -204,8 +203,9 @@ def attention_forward(
     dtype = query.dtype
     if state.precision == "fast":
         query, key, value = query.bfloat16(), key.bfloat16(), value.bfloat16()
+    keys = state.keys if state.last_keys is None else state.last_keys
     try:
-        out = state.keys.attend(
+        out = keys.attend(
             call,
             query[0].transpose(0, 1),
             key[0].transpose(0, 1),

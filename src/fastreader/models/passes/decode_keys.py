@@ -69,43 +69,39 @@ class Paths:
         return cls(row_ptr, np.repeat(np.arange(len(leaves)), counts), start, stop, depth)
 
     def ranges(
-        self, oldest: Int32Array | None, new_start: Int32Array, new_stop: Int32Array, positions: Int32Array | None
+        self,
+        new_start: Int32Array,
+        new_stop: Int32Array,
+        new_position: Int32Array | None = None,
+        *,
+        origin: Int32Array | None = None,
+        oldest: Int32Array | None = None,
     ) -> Ranges:
-        """Return these paths from position `oldest` [B] on, and ``new_start:new_stop`` [B] of the generated tokens.
+        """Return these paths, and ``new_start:new_stop`` [B] of the generated tokens.
 
-        With the rows' `positions` [B] the ranges have offsets; the last generated token is the row's own.
+        Args:
+            new_start, new_stop: int32 [B], slots.
+            new_position: int32 [B], of the first of these tokens; None for ranges without offsets.
+            origin: int32 [B], position from which a row's offsets count; None for 0.
+            oldest: int32 [B], position from which a row sees its path; None for 0.
         """
-        start, stop, part, new = self._with_new(new_start, new_stop)
-        if oldest is not None:
-            start += np.clip(oldest[self.row] - self.depth, 0, stop - start) * (1 - part)
-        offset = None
-        if positions is not None:
-            offset = self.depth + (start - self.start) - positions[self.row]
-            offset[new] = new_start - new_stop + 1
-        return Ranges(self.row_ptr, part, start, stop, offset)
-
-    def all_ranges(self, new_start: Int32Array, new_stop: Int32Array, new_position: Int32Array) -> Ranges:
-        """Return these paths and ``new_start:new_stop`` [B] of the generated tokens, the first at `new_position` [B].
-
-        Offsets count from position 0, for a call with positions.
-        """
-        start, stop, part, new = self._with_new(new_start, new_stop)
-        offset = self.depth.copy()
-        offset[new] = new_position
-        return Ranges(self.row_ptr, part, start, stop, offset)
-
-    def _with_new(self, new_start: Int32Array, new_stop: Int32Array) -> tuple[Int32Array, ...]:
-        """Return start, stop and part of each range, and which ranges are of generated tokens."""
         start, stop, new = self.start.copy(), self.stop.copy(), self.row_ptr[1:] - 1
         start[new], stop[new] = new_start, new_stop
         part = np.zeros(len(start), dtype=np.int32)
         part[new] = 1
-        return start, stop, part, new
+        if oldest is not None:
+            start += np.clip(oldest[self.row] - self.depth, 0, stop - start) * (1 - part)
+        offset = None
+        if new_position is not None:
+            offset = self.depth + (start - self.start)
+            offset[new] = new_position
+            offset = offset if origin is None else offset - origin[self.row]
+        return Ranges(self.row_ptr, part, start, stop, offset)
 
 
 def is_shared(tree: PrefixTree, leaves: IntArray) -> bool:
     """Return whether rows from these leaves share their prompts so much that tiles of rows should read them."""
-    return float((tree.positions[leaves] + 1).sum()) / len(tree) >= _MIN_SHARED_ROWS
+    return float((tree.positions[leaves] + 1).sum()) / len(tree.positions) >= _MIN_SHARED_ROWS
 
 
 class DecodeKeys:
@@ -283,8 +279,9 @@ class DecodeKeys:
             seen = np.full_like(stop, self._steps)
             if oldest is not None:
                 seen = np.minimum(seen, self.step_positions - oldest + np.int32(1))
-            positions = self.step_positions if offsets else None
-            self._ranges[window, offsets] = self._paths.ranges(oldest, stop - seen, stop, positions)
+            at = self.step_positions if offsets else None
+            first = None if at is None else at - seen + np.int32(1)
+            self._ranges[window, offsets] = self._paths.ranges(stop - seen, stop, first, origin=at, oldest=oldest)
         return self._ranges[window, offsets]
 
     def _oldest(self, window: int | Chunk) -> Int32Array:

@@ -145,19 +145,15 @@ class PackedKeys:
             self._arrays.append(None if array is None else self._tables.upload.add(array))
         self._arrived: dict[torch.device, list[Tensor | None]] = {}  # layers may be on several devices
 
-    def _on(self, device: torch.device) -> list[Tensor | None]:
-        """Return the tables on the device of a layer, once they have arrived there."""
-        self._arrived[device] = []
-        for each in self._arrays:
-            self._arrived[device].append(None if each is None else each.get().to(device))
-        return self._arrived[device]
-
     def attend(self, query: Tensor, key: Tensor, value: Tensor, params: AttentionParams, return_lse: bool) -> Any:
         """Return the output of `tree_attention`, with its log-sum-exps if `return_lse`."""
         chunk = params.window.tokens if isinstance(params.window, Chunk) else None
         window = None if isinstance(params.window, Chunk) else params.window
-        tables = self._arrived.get(query.device) or self._on(query.device)
-        subtree_end, nodes, query_positions, key_positions = tables
+        if query.device not in self._arrived:
+            self._arrived[query.device] = []
+            for each in self._arrays:
+                self._arrived[query.device].append(None if each is None else each.get().to(query.device))
+        subtree_end, nodes, query_positions, key_positions = self._arrived[query.device]
         if self._tables.scheduled:
             self._tables.note(
                 query,

@@ -57,11 +57,11 @@ class RowKeys:
         start = (self._slots * self._capacity).astype(np.int32)
         new = start, start + np.int32(self._capacity), self._first()
         lengths = [len(self._prompt), self._slot_count * self._capacity]
-        self._ranges = Paths.of(self._tree, self._leaves).all_ranges(*new)
+        self._ranges = Paths.of(self._tree, self._leaves).ranges(*new)
         self._ranges.tensors(len(start), lengths, self._prompt.device)
         self._own: Ranges | None = None
         if is_shared(self._tree, self._leaves):
-            self._own = Paths.empty(len(self._leaves)).all_ranges(*new)
+            self._own = Paths.empty(len(self._leaves)).ranges(*new)
             self._own.tensors(len(start), lengths, self._prompt.device)
             tree, tables = self._tree, PassTables(self._prompt.device, self._shapes, upload)
             self._tiles = PackedKeys(

@@ -66,9 +66,8 @@ def tree_attention_cpu(context: AttentionContext) -> tuple[Tensor, Tensor]:
     """Return (out, lse) of a call, lse empty unless it is needed."""
     (_, heads, size), (_, key_heads, value_size) = context.query.shape, context.value.shape
     size = max(size, value_size)
-    schedule = context.plan.slot_schedule(
-        context.window, query_block(heads // max(key_heads, 1) or 1, size), _KEY_BLOCK
-    )
+    tile = query_block(heads // max(key_heads, 1) or 1, size)
+    schedule = context.plan.schedule(context.window, tile, _KEY_BLOCK, None)
     query_positions = None if context.query_positions is None else context.query_positions.contiguous()
     key_positions = None if context.key_positions is None else context.key_positions.contiguous()
     options = context.scale, context.window, context.softcap, context.sinks, context.slopes, context.input_precision

@@ -97,36 +97,27 @@ class AttentionPlan:
             self._chunked[chunk] = AttentionPlan(self.subtree_end, self.query_node, ends, self.key_positions)
         return self._chunked[chunk]
 
-    def schedule(self, window: int | None, query_block: int, key_block: int, key_align: int = 1) -> Schedule:
+    def schedule(self, window: int | None, query_block: int, key_block: int, key_align: int | None = 1) -> Schedule:
         """Return the block schedule of this tree for tiles of one size, made once.
+
+        That of the C++ kernels has runs of slots as blocks: whole chunks, of one segment.
 
         Args:
             window: a key is visible only if query_position - key_position < window (tokens); None for no window.
             query_block: at most this many tokens in a tile.
-            key_block: at most this many keys in a block, a multiple of `key_align`.
-            key_align: cuts inside a visible range fall on multiples of this (for operands packed in groups of keys).
+            key_block: at most this many keys in a block, a multiple of `key_align`; or slots, a multiple of 32.
+            key_align: cuts inside a visible range fall on multiples of this (for operands packed in groups of keys);
+                None for the schedule of the C++ kernels.
 
         Returns:
             The schedule; tiles cover all queries in order.
 
         Raises:
-            InputError: if there is a window and the plan was made without positions.
+            InputError: if there is a window and the plan was made without positions; and as `slots`.
         """
-        return self._schedules.get((window, query_block, key_block, key_align)) or self._make_schedule(
-            window, query_block, key_block, key_align
-        )
-
-    def slot_schedule(self, window: int | None, query_block: int, key_block: int) -> Schedule:
-        """Return the schedule of the C++ kernels, whose blocks are runs of slots: whole chunks, of one segment.
-
-        Arguments and errors are as in `schedule` and `slots`, but `key_block` counts slots, a multiple of 32.
-        """
-        return self._schedules.get((window, query_block, key_block, None)) or self._make_schedule(
-            window, query_block, key_block, None
-        )
-
-    def _make_schedule(self, window: int | None, query_block: int, key_block: int, key_align: int | None) -> Schedule:
-        """Make and keep the schedule for tiles of one size, which counts slots if `key_align` is None."""
+        key = window, query_block, key_block, key_align
+        if (known := self._schedules.get(key)) is not None:
+            return known
         if window is not None and (self.query_positions is None or self.key_positions is None):
             raise InputError("AttentionPlan.schedule: a window needs query_positions and key_positions, got None")
         ends, nodes = self.subtree_end.astype(np.int64), self.query_node.astype(np.int64)
@@ -142,7 +133,7 @@ class AttentionPlan:
         up_to_node = np.zeros_like(full)
         if window is None and key_align is not None:
             up_to_node = limited(ends, queries, start, stop, owner)
-        schedule = Schedule(
+        self._schedules[key] = Schedule(
             query_block=query_block,
             key_block=key_block,
             tile_start=bounds[:-1].astype(np.int32),
@@ -153,8 +144,7 @@ class AttentionPlan:
             block_full=full,
             block_limited=up_to_node,
         )
-        self._schedules[window, query_block, key_block, key_align] = schedule
-        return schedule
+        return self._schedules[key]
 
 
 @dataclass(frozen=True)

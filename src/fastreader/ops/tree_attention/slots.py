@@ -49,7 +49,7 @@ class Slots:
 def slot_blocks(
     slots: Slots, queries: Queries, key_positions: Int32 | None, window: int | None, key_block: int
 ) -> tuple[Int64, Int64, Bool, Int64]:
-    """List the blocks of slots that tiles visit, as `AttentionPlan.slot_schedule`: (start, stop, full, tile), [m]."""
+    """List the blocks of slots that tiles visit, as `AttentionPlan.schedule`: (start, stop, full, tile), [m]."""
     _, first_birth, last_birth, first_end, last_end = slots.chunks.astype(np.int64).T
     runs = Runs(first_birth, first_birth, last_end, None)
     tile, chunk, lowest, highest, least, most, all_see = seen_runs(runs, queries)

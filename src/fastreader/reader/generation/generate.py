@@ -26,7 +26,7 @@ from fastreader.models.passes.prefix_cache import PrefixCache
 from fastreader.reader.fitting import leave_room
 from fastreader.reader.generation.gpu_decoding import Decoding, check_finite, decode_on_device
 from fastreader.reader.generation.sampling import pick, row_generator, top_rows
-from fastreader.reader.generation.text_so_far import DecodedText, Stops, StopStrings
+from fastreader.reader.generation.text_so_far import DecodedText, Stops, StopStrings, unfinished
 from fastreader.reader.local_model import LocalModel
 
 Steps: TypeAlias = Generator[list[DecodedText], None, Results[list[Generation]]]
@@ -64,10 +64,11 @@ def generate(
             if not waiting:
                 break
             for tree in local_model.plan(contexts, options.max_batch_tokens, new_tokens=options.max_new_tokens):
-                if all(waiting[i].finish_reason for i in tree.sequence_ids):  # dropped meanwhile
+                members = list(map(waiting.__getitem__, tree.sequence_ids))
+                if not unfinished(members):  # dropped meanwhile
                     continue
                 reuse = None if kept is None else kept.lookup(tree)
-                for _ in run(decoding, tree, reuse, [waiting[i] for i in tree.sequence_ids]):
+                for _ in run(decoding, tree, reuse, members):
                     yield texts
                 read = tree.stats if reuse is None else reuse.stats(tree.stats)
                 computed += read.computed_tokens
@@ -126,7 +127,7 @@ def run(decoding: Decoding, tree: PrefixTree, reuse: Reuse | None, members: list
     local_model, advance = decoding.local_model, decoding.advance
     model = local_model.model
     order = np.argsort(tree.leaves, kind="stable")
-    texts, leaves = [members[i] for i in order], tree.leaves[order]
+    texts, leaves = list(map(members.__getitem__, order)), tree.leaves[order]
     regime = 0 if model.regimes.fixed else model.regimes.of(int(tree.positions[leaves[0]]) + 1)
     room = 0
     for text in texts:
@@ -138,21 +139,21 @@ def run(decoding: Decoding, tree: PrefixTree, reuse: Reuse | None, members: list
         finished = _decode_step(decoding, states, state_of, texts)
     advance(finished)
     yield
-    if key_values is None or all(text.finish_reason for text in texts):
+    if key_values is None or not unfinished(texts):
         return
     if model.writes_on_device and row_keys.why_not(key_values) is None:
         yield from decode_on_device(decoding, tree, key_values, leaves, texts)
         return
     cache = DecodeKeys(tree, key_values, leaves, room - 1, row_by_row=model.deterministic)
     while True:
-        live = [i for i, text in enumerate(texts) if not text.finish_reason]
+        live = unfinished(texts)
         if not model.regimes.fixed:
             positions = cache.next_positions.tolist()
             live = [i for i in live if model.regimes.of(positions[i] + 1) == regime]
         if not live:
             return
         if len(live) < len(texts):
-            texts = [texts[i] for i in live]
+            texts = list(map(texts.__getitem__, live))
             cache.select(np.asarray(live, dtype=np.int64))
         cache.begin_step()
         tokens = np.array([text.tokens[-1] for text in texts], dtype=np.int64)

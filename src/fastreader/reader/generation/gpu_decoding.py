@@ -22,7 +22,7 @@ from fastreader.models.passes.row_keys import RowKeys
 from fastreader.models.tree_model import TreeModel
 from fastreader.ops.upload import Upload
 from fastreader.reader.generation.sampling import pick, top_rows
-from fastreader.reader.generation.text_so_far import DecodedText
+from fastreader.reader.generation.text_so_far import DecodedText, unfinished
 from fastreader.reader.local_model import LocalModel
 
 _DRAWS = 256  # random numbers of a text that go to the device at once
@@ -60,7 +60,7 @@ def decode_on_device(
         texts: the texts; extended in place.
     """
     local_model, options, eos = decoding.local_model, decoding.options, decoding.local_model.end_tokens
-    live = [i for i, text in enumerate(texts) if not text.finish_reason]
+    live = unfinished(texts)
     texts, leaves = [texts[i] for i in live], leaves[live]
     if not texts:
         return
@@ -81,7 +81,7 @@ def decode_on_device(
         if launched is None:
             return
         waiting = launched
-        live = [i for i, text in enumerate(texts) if not text.finish_reason]
+        live = unfinished(texts)
         if not live:
             return
         if 2 * len(live) <= len(texts):  # before, finished texts cost less than laying out the others again
@@ -94,9 +94,9 @@ def _add(decoding: Decoding, texts: list[DecodedText], report: Readback) -> int:
     """Add a step's tokens to the texts that were not finished, and return the number of texts that this finishes."""
     model, options, eos = decoding.local_model.model, decoding.options, decoding.local_model.end_tokens
     values, finished = report.get(), 0
-    unfinished = [i for i, text in enumerate(texts) if not text.finish_reason]
-    check_finite(model, values[_HIGHEST, unfinished].tolist())
-    for i in unfinished:
+    live = unfinished(texts)
+    check_finite(model, values[_HIGHEST, live].tolist())
+    for i in live:
         logprob = float(values[_LOGPROB, i]) if options.token_logprobs else None
         top = None
         if options.top_logprobs:

@@ -161,3 +161,8 @@ class DecodedText:
                     return
             if len(self.tokens) >= self.room:
                 self.finish_reason = "length"
+
+
+def unfinished(texts: Sequence[DecodedText]) -> list[int]:
+    """Return the indices of the texts that are still being decoded."""
+    return [i for i, text in enumerate(texts) if not text.finish_reason]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any, Generic, TypeVar
 
 from fastreader.core.halving import by_halves
@@ -71,10 +72,11 @@ def run(
     Returns:
         An outcome for each program, in order.
     """
-    running = [_Running(index, *program) for index, program in enumerate(programs)]
-    for one in running:
-        one.advance()
-    while live := [one for one in running if one.request is not None]:
+    running: list[_Running[T]] = []
+    for index, program in enumerate(programs):
+        running.append(_Running(index, *program))
+        running[-1].advance()
+    while live := list(filter(attrgetter("request"), running)):
         calls: dict[Hashable, list[_Running[T]]] = {}
         for one in live:
             request: Any = one.request
@@ -93,7 +95,7 @@ def run(
                     one.advance(error=answer)
                 else:
                     one.advance(*answer)
-    return [one.outcome for one in running]
+    return list(map(attrgetter("outcome"), running))
 
 
 def _call(members: Sequence[_Running[T]], checkpoint: Checkpoint | None) -> list[tuple[Replies, StageCost]]:
@@ -133,12 +135,14 @@ def _call(members: Sequence[_Running[T]], checkpoint: Checkpoint | None) -> list
         )
     separate = len(members) == 1 and len(items) == len(rows[0]) and not isinstance(reader, PrefixReader)
     answers: list[Answered] = []
+    outcomes = []
     for one, row in zip(members, rows, strict=True):
         request = one.request
         replies = list(map(results.__getitem__, row))
         cached = functools.partial(reader.cached, one.index) if isinstance(reader, PrefixReader) else None
         cost = request_cost(request, replies, results.seconds, results.stats if separate else None, cached)
         answers.append((one.index, one.step, request, replies, cost))
+        outcomes.append((replies, cost))
     if checkpoint is not None:
         checkpoint.record(answers)
-    return [(replies, cost) for *_, replies, cost in answers]
+    return outcomes

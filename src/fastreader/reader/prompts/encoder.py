@@ -117,7 +117,7 @@ class TextEncoder:
         """Replace the lock, which a thread that a forked child does not have may hold."""
         self._lock = threading.Lock()
 
-    def piece(self, text: str, *, first: bool = False, trusted: bool = False) -> list[int]:
+    def piece(self, text: str, *, first: bool = False, trusted: bool = False, keep: bool = True) -> list[int]:
         """Return the token ids of one piece.
 
         Args:
@@ -125,13 +125,14 @@ class TextEncoder:
             first: whether it starts the whole text.
             trusted: read special tokens written out in the text as such. Leave it off for text from outside, so that
                 a passage cannot end the user's turn.
+            keep: remember the tokens of a trusted text, since prompts repeat the texts of a template.
         """
         if not text:
             return []
         if first or not self._anchors:
-            if not trusted:
-                return self._encode([text])[0]
-            if text not in self._trusted:  # a template's text, which prompts repeat
+            if not (trusted and keep):
+                return self._encode([text], trusted)[0]
+            if text not in self._trusted:
                 if len(self._trusted) >= _REMEMBERED:
                     self._trusted.clear()
                 self._trusted[text] = self._encode([text], trusted=True)[0]
@@ -180,16 +181,10 @@ class TextEncoder:
         tail = seam.tail + text
         return [*seam.tokens, *self.piece(tail.lstrip() if seam.takes_space else tail, first=seam.fresh)]
 
-    def start(self, text: str, *, trusted: bool = False) -> list[int]:
+    def start(self, text: str, *, trusted: bool = False, keep: bool = True) -> list[int]:
         """Return the token ids of the piece that starts a prompt, after a beginning of text if the model wants one."""
-        return self._begun(self.piece(text, first=True, trusted=trusted))
-
-    def _begun(self, tokens: list[int]) -> list[int]:
+        tokens = self.piece(text, first=True, trusted=trusted, keep=keep)
         return tokens if tokens[: len(self.bos)] == self.bos else self.bos + tokens
-
-    def _whole(self, text: str, trusted: bool) -> list[int]:
-        """Return what `start` returns for a caller's text, which is not kept."""
-        return self._begun(self._encode_one(text, trusted) if text else [])
 
     def around_pair(self) -> tuple[list[int], list[int], list[int]]:
         """Return the special tokens that the tokenizer puts before, between and after the two texts of a pair.
@@ -230,7 +225,7 @@ class TextEncoder:
                     found.group(),
                 )
             with located(name):
-                return self._whole(prompt, special_tokens) or [self.prefix_token()]
+                return self.start(prompt, trusted=special_tokens, keep=False) or [self.prefix_token()]
         check_tokens(name, prompt)
         return prompt if len(prompt) else [self.prefix_token()]
 
@@ -270,8 +265,8 @@ class TextEncoder:
         if spaces:
             context, continuation = context[:-spaces], context[-spaces:] + continuation
         if context:
-            tokens = self._whole(context + continuation, special_tokens)
-            head = self._whole(context, special_tokens)
+            tokens = self.start(context + continuation, trusted=special_tokens, keep=False)
+            head = self.start(context, trusted=special_tokens, keep=False)
         else:
             tokens = self._encode([continuation], trusted=special_tokens)[0]
             head = [self.prefix_token()]
@@ -280,8 +275,10 @@ class TextEncoder:
         elif len(tokens) > len(head) and tokens[: len(head)] == head:
             tail = tokens[len(head) :]
         else:
-            apart = self._behind_anchor if self._anchors else self._encode_one
-            tail = apart(continuation, special_tokens)
+            if self._anchors:
+                tail = self._behind_anchor(continuation, special_tokens)
+            else:
+                tail = self._encode([continuation], special_tokens)[0]
         require(bool(tail), f"continuation: {continuation[:60]!r} has no token")
         return head, tail
 
@@ -362,9 +359,6 @@ class TextEncoder:
                 raise
             raise UnsupportedModelError(f"the tokenizer failed ({error}); its tokenizer.json may be damaged") from error
         return tokens
-
-    def _encode_one(self, text: str, trusted: bool) -> list[int]:
-        return self._encode([text], trusted)[0]
 
     def _leading_special(self) -> list[int]:
         with_special = self._encode(["x"], trusted=True, special=True)[0]
