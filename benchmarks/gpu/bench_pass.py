@@ -84,7 +84,7 @@ def ways_of(model: TreeModel, own: Any, sequences: Sequences, beside: bool) -> d
         return (graphs.score(tree) or model.score(tree)).logprob.cpu()
 
     ways: dict[str, Callable[[], Any]] = {"packed": packed, "packed, CUDA graph": graph}
-    if model.products == "fast":
+    if model.products == "bf16":
         ways["packed, flash"] = lambda: model.score(PrefixTree.build(sequences), "flash").logprob.cpu()
     if beside:
         groups = groups_of(sequences)

@@ -36,7 +36,7 @@ def test_linear_logprob(benchmark, dtype, impl):
 
 
 @pytest.mark.skipif(bool(extension.why_missing()), reason=f"no C++ extension: {extension.why_missing()}")
-@pytest.mark.parametrize("precision", ["fast", "high"])
+@pytest.mark.parametrize("precision", ["bf16", "bf16x3"])
 @pytest.mark.parametrize("shape", LAYERS, ids=lambda shape: f"{shape[0]}-{shape[1]}")
 def test_linear(benchmark, shape, precision):
     inputs, weight, flops = linear_case(512, shape)

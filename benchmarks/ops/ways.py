@@ -114,10 +114,10 @@ def layers(rows: int, shape: tuple[int, int]) -> Contest:
         "torch.mm, rounding inputs and widening": lambda: torch.mm(wide.bfloat16(), transposed).float(),
     }
     if extension.why_missing() is None:
-        fast, high = prepare(weight, "fast"), prepare(weight, "high")
+        fast, high = prepare(weight, "bf16"), prepare(weight, "bf16x3")
         ways["ours"] = lambda: linear(narrow, fast)
         ways["ours, float32 inputs"] = lambda: linear(wide, fast)
-        ways["ours high"] = lambda: linear(wide, high, precision="high")
+        ways["ours high"] = lambda: linear(wide, high, precision="bf16x3")
     expected = linear(wide, weight, impl="reference")
     tolerance = 2.0**-7 * float(expected.abs().max())  # torch.mm rounds its result to bfloat16
     return Contest(f"linear {rows} x {shape[0]} -> {shape[1]}", flops, ways, expected, tolerance)

@@ -25,7 +25,7 @@ def storages(weights):
 
 
 @no_extension
-@pytest.mark.parametrize("precision", ["fast", "high", "float32", "int16"])
+@pytest.mark.parametrize("precision", ["bf16", "bf16x3", "float32", "int16"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 def test_joined_layers_hold_their_weights_once_and_give_the_same_bits(precision, dtype):
     """Also if they are joined while products are exact, as trials do."""
@@ -60,7 +60,7 @@ def test_a_reader_lays_every_weight_out_once(family, precision, products):
 
 @no_extension
 def test_dropped_layouts_are_made_again_when_stored_weights_go(monkeypatch):
-    made = UpcastLinear(layer(64, torch.bfloat16, 0), "fast")
+    made = UpcastLinear(layer(64, torch.bfloat16, 0), "bf16")
     rows = torch.randn(3, 64)
     before = made(rows)
     made.hold(None)

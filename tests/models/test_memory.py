@@ -71,12 +71,12 @@ def test_chunks_cover_the_rows_and_bound_the_memory():
     assert chunk_rows(gpu, 2 * 14_336) * 2 * 14_336 <= 2**26
     config = tiny_llama(hidden_size=128, intermediate_size=4096).config
     rows = chunk_rows(gpu, 2 * 4096)
-    fast = memory.pass_overhead(config, torch.bfloat16, gpu, "fused", "fast")
+    fast = memory.pass_overhead(config, torch.bfloat16, gpu, "fused", "bf16")
     assert fast.bytes(10**6) >= rows * 3 * 4096 * 4
     assert fast.bytes(10) < fast.bytes(10**6)
-    exact = memory.pass_overhead(config, torch.bfloat16, gpu, "fused", "exact")  # one weight at a time in float32
+    exact = memory.pass_overhead(config, torch.bfloat16, gpu, "fused", "torch")  # one weight at a time in float32
     assert exact.fixed == fast.fixed + 4 * 128 * 4096
-    assert memory.pass_overhead(config, torch.bfloat16, gpu, "own", "fast") == memory.NO_OVERHEAD
+    assert memory.pass_overhead(config, torch.bfloat16, gpu, "own", "bf16") == memory.NO_OVERHEAD
 
 
 @pytest.mark.parametrize("space", [10, 1000, 4000, 5000, 100_000])
@@ -93,7 +93,7 @@ def test_max_tokens_is_the_largest_that_fits(space):
 
 def test_the_overhead_follows_the_number_of_threads(monkeypatch):
     """A model computes its overhead once. The number of threads may change after that."""
-    overhead = memory.pass_overhead(tiny_llama().config, torch.float32, CPU, "fused", "fast")
+    overhead = memory.pass_overhead(tiny_llama().config, torch.float32, CPU, "fused", "bf16")
     monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
     one = overhead.bytes(10)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 3)

@@ -63,7 +63,7 @@ def test_products_in_float32_and_bfloat16_are_those_of_the_values(name, isa, mon
     weight, values = packed(name, 100, 768)
     for rows in (1, 2, 3, 9, 33, 200, 1100):
         inputs = torch.randn(rows, 768, generator=torch.Generator().manual_seed(rows))
-        for precision in ("fast", "high", "float32"):
+        for precision in ("bf16", "bf16x3", "float32"):
             ours = linear(inputs, prepare(BlockTensor(weight), precision), precision=precision)
             assert torch.equal(ours, linear(inputs, prepare(values, precision), precision=precision)), (rows, precision)
 
@@ -122,12 +122,12 @@ def test_joined_weights_multiply_as_one_and_keep_one_copy():
     )
 
 
-@pytest.mark.parametrize("precision", ["fast", "high", "float32", "int16"])
+@pytest.mark.parametrize("precision", ["bf16", "bf16x3", "float32", "int16"])
 def test_added_and_gated_products(precision):
     weight, values = packed("Q4_K", 128, 512)
     inputs, bias = torch.randn(7, 512) / 100, torch.randn(128)
     layer = prepare(BlockTensor(weight), precision)
-    name = {"int16": "int16 inputs", "float32": "exact"}.get(precision, precision)
+    name = {"int16": "int16 inputs", "float32": "torch"}.get(precision, precision)
     exact = linear_reference(inputs, values, bias, name)
     total = torch.ones(7, 128)
     linear_add(total, inputs, layer, bias, precision=precision)
@@ -205,7 +205,7 @@ def test_the_ops_have_fakes():
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
-@pytest.mark.parametrize("precision", ["int16", "float32", "fast", "high"])
+@pytest.mark.parametrize("precision", ["int16", "float32", "bf16", "bf16x3"])
 def test_a_value_that_is_not_finite_stays_in_its_row(precision, value):
     weight, _ = packed("Q4_1", 96, 256)
     layer = prepare(BlockTensor(weight), precision)

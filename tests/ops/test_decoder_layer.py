@@ -50,7 +50,7 @@ def reference(case: Case) -> tuple[tuple[Tensor, Tensor, Tensor], Tensor]:
 
 @pytest.mark.parametrize(("biases", "norms"), [(False, "none"), (True, "head"), (True, "flat")])
 def test_the_reference_against_transformers_and_pytorch(biases, norms):
-    case = Case(70, "fast", biases=biases, norms=norms)
+    case = Case(70, "bf16", biases=biases, norms=norms)
     wide = {n: (w.double(), None if case.biases[n] is None else case.biases[n].double()) for n, w in case.plain.items()}
     projected = F.linear(normed(case.stream, case.norm), *wide["projections"])
     parts = torch.split(projected, [HEADS * SIZE, KEY_HEADS * SIZE, KEY_HEADS * SIZE], dim=1)
@@ -81,7 +81,7 @@ def test_against_the_reference(isa, rows, precision, biases, norms):
     case = Case(rows, precision, biases=biases, norms=norms)
     before, after = reference(case)
     for got, want in zip(case.before(), before, strict=True):
-        assert got.dtype == (torch.bfloat16 if precision == "fast" else torch.float32)
+        assert got.dtype == (torch.bfloat16 if precision == "bf16" else torch.float32)
         assert_near(got, want, precision)
     assert_near(case.after(), after, precision)
 
@@ -90,7 +90,7 @@ def test_against_the_reference(isa, rows, precision, biases, norms):
 @pytest.mark.parametrize("rows", [1, 33, 700])
 def test_the_bits_of_the_ops_it_is_made_of(isa, rows, precision):
     case = Case(rows, precision, biases=True)
-    bf16 = precision == "fast"
+    bf16 = precision == "bf16"
     first = rms_norm(case.stream, case.norm, EPSILON, bf16=bf16)
     weight = case.weights["projections"]
     projected = linear(first, weight.packed, weight.bias, precision=precision)
@@ -121,7 +121,7 @@ def test_a_row_does_not_depend_on_its_neighbours(isa, precision):
 
 
 def test_threads_do_not_matter():
-    case = Case(1100, "fast")
+    case = Case(1100, "bf16")
     before = torch.get_num_threads()
     try:
         results = []
@@ -134,7 +134,7 @@ def test_threads_do_not_matter():
 
 
 def test_opcheck():
-    case = Case(5, "fast", biases=True, norms="head")
+    case = Case(5, "bf16", biases=True, norms="head")
     weight, norms = case.weights["projections"], case.head_norms
     arguments = (case.stream, case.norm, EPSILON, weight.packed.data, weight.bias, norms.query, norms.key, EPSILON)
     sizes = (HEADS, KEY_HEADS, SIZE, True, None, "bf16", "auto")
@@ -148,7 +148,7 @@ def test_opcheck():
 @pytest.mark.parametrize("change", [lambda stream: stream.double(), lambda stream: stream.T.contiguous().T])
 @pytest.mark.parametrize("call", ["before", "after"])
 def test_they_take_float32_streams_of_contiguous_rows(change, call):
-    case = Case(8, "fast")
+    case = Case(8, "bf16")
     case.stream = change(case.stream)
     with pytest.raises(RuntimeError, match=r"the residual stream must be float32 \[T, E\] of contiguous rows"):
         getattr(case, call)()
@@ -164,11 +164,11 @@ def test_they_take_float32_streams_of_contiguous_rows(change, call):
         (lambda c: setattr(c, "attended", c.attended[:, :-1]), r"out must be \[40, 71\], got \[40, 72\]"),
         (lambda c: setattr(c, "attended", c.attended[:-1]), "attended must have 8 rows like stream, got 7"),
         (lambda c: c.weights.update(inner=c.weights["out"]), r"inner must be \[192, 40\], got \[40, 72\]"),
-        (lambda c: c.weights.update(out=Case(8, "high").weights["out"]), "expected weights packed alike"),
+        (lambda c: c.weights.update(out=Case(8, "bf16x3").weights["out"]), "expected weights packed alike"),
     ],
 )
 def test_bad_inputs_are_refused(change, message):
-    case = Case(8, "fast")
+    case = Case(8, "bf16")
     change(case)
     with pytest.raises(InputError, match=message):
         case.before()

@@ -44,7 +44,7 @@ class Step:
             Layer(c.norm, c.second, c.weights["projections"], c.head_norms, *self.rest(c), rotates=rotates_)
             for c, rotates_ in zip(self.cases, self.rotates, strict=True)
         ]
-        self.dtype = torch.bfloat16 if precision == "fast" else torch.float32
+        self.dtype = torch.bfloat16 if precision == "bf16" else torch.float32
         self.windows = windows or [None] * LAYERS
         self.slots = torch.randperm(rows + 2, generator=first.generator)[:rows]
         self.first = {
@@ -148,7 +148,7 @@ def test_against_the_reference(isa, precision, options):
 
 @pytest.mark.parametrize("rows", [1, 40])
 def test_threads_do_not_matter(rows):
-    step = Step(rows, "fast")
+    step = Step(rows, "bf16")
     before, results = torch.get_num_threads(), []
     try:
         for threads in (1, 2, 5):
@@ -161,7 +161,7 @@ def test_threads_do_not_matter(rows):
 
 
 def test_a_row_does_not_depend_on_its_neighbours(isa):
-    step = Step(40, "fast", windows=[None, WINDOW, None])
+    step = Step(40, "bf16", windows=[None, WINDOW, None])
     stream, _ = step.run()
     few = slice(13, 16)
     step.rows, step.stream, step.slots = 3, step.stream[few], step.slots[few]
@@ -181,7 +181,7 @@ def shifted(ranges, step, window, first) -> Ranges:
 
 
 def test_no_rows():
-    step = Step(0, "fast")
+    step = Step(0, "bf16")
     assert step.run()[0].shape == (0, HIDDEN)
 
 
@@ -197,7 +197,7 @@ def arguments(step: Step) -> tuple:
 
 @pytest.mark.parametrize("options", VARIANTS)
 def test_opcheck(options):
-    torch.library.opcheck(torch.ops.fastreader.decoder_step_, arguments(Step(5, "fast", **options)))
+    torch.library.opcheck(torch.ops.fastreader.decoder_step_, arguments(Step(5, "bf16", **options)))
 
 
 SLOTS, NEW_KEYS, RANGES_OF = -8, -10, -6
@@ -217,14 +217,14 @@ SLOTS, NEW_KEYS, RANGES_OF = -8, -10, -6
     ],
 )
 def test_the_kernel_itself_rejects_what_would_write_elsewhere(place, change, message):
-    given = list(arguments(Step(5, "fast")))
+    given = list(arguments(Step(5, "bf16")))
     given[place] = change(given[place])
     with pytest.raises(RuntimeError, match=message):
         torch.ops.fastreader.decoder_step_(*given)
 
 
 def test_layers_that_do_not_go_together_are_rejected():
-    plain, normed, other = (Step(5, p, norms=n) for p, n in (("fast", "none"), ("fast", "head"), ("high", "none")))
+    plain, normed, other = (Step(5, p, norms=n) for p, n in (("bf16", "none"), ("bf16", "head"), ("bf16x3", "none")))
     for layers in ([plain.list[0], normed.list[1]], [plain.list[0], other.list[1]]):
         with pytest.raises(InputError, match="expected layers alike"):
             StackedLayers(layers, plain.shape)

@@ -42,7 +42,7 @@ def test_every_cpu_path(monkeypatch, isa, weight_dtype, size):
     rounded = linear(x, weight, bias, impl="reference").double()
     near = torch.minimum((fast - rounded).abs(), (fast - exactly(x, weight, bias)).abs())
     assert (near <= 2.0**-20 * terms).all()
-    high = linear(x, weight, bias, precision="high", impl="cpu")
+    high = linear(x, weight, bias, precision="bf16x3", impl="cpu")
     assert ((high - exactly(x, weight, bias)).abs() <= 2.0**-15 * terms).all()
     assert fast.dtype == high.dtype == torch.float32 and fast.shape == (size[0], size[2])
 
@@ -138,7 +138,7 @@ def test_float32_products_of_bfloat16_weights_have_the_bits_of_their_float32_cop
 @no_extension
 @pytest.mark.parametrize("isa", available(products=True))
 @pytest.mark.parametrize("weight_dtype", [torch.bfloat16, torch.float32])
-@pytest.mark.parametrize("precision", ["fast", "high", "float32", "int16"])
+@pytest.mark.parametrize("precision", ["bf16", "bf16x3", "float32", "int16"])
 @pytest.mark.parametrize("depth", [40, 320])
 def test_a_row_has_the_same_bits_in_any_company(monkeypatch, isa, weight_dtype, precision, depth):
     """Few rows, as in generation, run in separate loops."""
@@ -176,43 +176,43 @@ def test_strided_inputs_and_runs_are_bit_identical():
     assert torch.equal(linear(x[70:90], weight, bias, impl="cpu"), want[70:90])
 
 
-@pytest.mark.parametrize("precision", ["fast", "high", "exact"])
+@pytest.mark.parametrize("precision", ["bf16", "bf16x3", "torch"])
 def test_the_pytorch_path(precision):
     x, weight, bias = inputs(33, 40, 20, torch.bfloat16)
     want = linear(x, weight, bias, precision=precision, impl="reference")
     got = linear(x, weight, bias, precision=precision, impl="torch")
     # PyTorch's bfloat16 product rounds its result as well: half a unit in the last of 8 bits.
-    tolerance = {"rtol": 2.0**-8, "atol": 2.0**-7} if precision == "fast" else {"rtol": 1e-5, "atol": 1e-5}
+    tolerance = {"rtol": 2.0**-8, "atol": 2.0**-7} if precision == "bf16" else {"rtol": 1e-5, "atol": 1e-5}
     torch.testing.assert_close(got, want, **tolerance)
 
 
 def test_float64_is_exact():
     x, weight, bias = inputs(9, 16, 7, torch.bfloat16)
-    assert torch.equal(linear(x.double(), weight, bias, precision="exact"), exactly(x, weight, bias))
+    assert torch.equal(linear(x.double(), weight, bias, precision="torch"), exactly(x, weight, bias))
 
 
 @no_extension
-@pytest.mark.parametrize("precision", ["fast", "high"])
+@pytest.mark.parametrize("precision", ["bf16", "bf16x3"])
 def test_a_prepared_weight_serves_many_products(precision):
     x, weight, bias = inputs(70, 48, 40, torch.bfloat16)
     prepared = prepare(weight, precision)
     assert isinstance(prepared, PackedWeight)
     want = linear(x, weight, bias, precision=precision, impl="cpu")
     assert torch.equal(linear(x, prepared, bias, precision=precision), want)
-    other = {"fast": "high", "high": "fast"}[precision]
+    other = {"bf16": "bf16x3", "bf16x3": "bf16"}[precision]
     with pytest.raises(InputError, match="prepared for precision"):
         linear(x, prepared, bias, precision=other)
     with pytest.raises(InputError, match="weight must be"):
         linear(x[:, :40], prepared, precision=precision)
     with pytest.raises(UnsupportedImplementationError, match="prepared for impl"):
         linear(x, prepared, bias, precision=precision, impl="torch")
-    assert prepare(weight, "exact") is weight
+    assert prepare(weight, "torch") is weight
 
 
 @no_extension
 def test_registration():
     x, weight, bias = inputs(5, 16, 7, torch.bfloat16)
-    for precision in ("fast", "float32", "int16", "high"):
+    for precision in ("bf16", "float32", "int16", "bf16x3"):
         packed = prepare(weight, precision)
         arguments = (x, packed.data, 7, bias, packed.layout[0], "bf16", "auto")
         torch.library.opcheck(torch.ops.fastreader.linear, arguments)
@@ -238,14 +238,14 @@ GOOD = dict(zip(("input", "weight", "bias"), inputs(4, 8, 6, torch.bfloat16), st
     ("change", "error", "message"),
     [
         ({"precision": "best"}, InputError, "precision must be one of"),
-        ({"input": torch.randn(4, 8).bfloat16(), "precision": "high"}, InputError, "input must be"),
+        ({"input": torch.randn(4, 8).bfloat16(), "precision": "bf16x3"}, InputError, "input must be"),
         ({"input": torch.randn(8)}, InputError, "input must be"),
         ({"weight": torch.randn(6, 9)}, InputError, "weight must be"),
         ({"weight": torch.ones(6, 8, dtype=torch.int32)}, InputError, "weight must be"),
         ({"bias": torch.randn(5)}, InputError, "bias must be"),
         ({"weight": torch.randn(6, 8, requires_grad=True)}, InputError, "gradient"),
         ({"impl": "abacus"}, UnsupportedImplementationError, "impl must be one of"),
-        ({"impl": "cpu", "precision": "exact"}, UnsupportedImplementationError, "PyTorch's own"),
+        ({"impl": "cpu", "precision": "torch"}, UnsupportedImplementationError, "PyTorch's own"),
     ],
 )
 def test_bad_input_is_named(change, error, message):
@@ -255,7 +255,7 @@ def test_bad_input_is_named(change, error, message):
 
 @no_extension
 @pytest.mark.parametrize("isa", available())
-@pytest.mark.parametrize("precision", ["fast", "high", "float32", "int16"])
+@pytest.mark.parametrize("precision", ["bf16", "bf16x3", "float32", "int16"])
 @pytest.mark.parametrize("size", SIZES)
 def test_added_to_a_sum(monkeypatch, isa, precision, size):
     monkeypatch.setenv("FASTREADER_CPU_ISA", isa)
@@ -274,7 +274,7 @@ def test_added_to_a_sum(monkeypatch, isa, precision, size):
 
 @no_extension
 @pytest.mark.parametrize("isa", available())
-@pytest.mark.parametrize("precision", ["fast", "high", "float32", "int16"])
+@pytest.mark.parametrize("precision", ["bf16", "bf16x3", "float32", "int16"])
 @pytest.mark.parametrize("activation", ["silu", "gelu_tanh"])
 @pytest.mark.parametrize(("rows", "depth", "inner"), [(0, 8, 32), (1, 40, 64), (70, 64, 33), (300, 576, 96)])
 def test_gated(monkeypatch, isa, precision, activation, rows, depth, inner):
@@ -293,10 +293,10 @@ def test_gated(monkeypatch, isa, precision, activation, rows, depth, inner):
 def test_sums_and_gates_without_packing():
     x, weight, bias = inputs(9, 16, 12, torch.float32)
     total = torch.ones(9, 12)
-    linear_add(total, x, weight, bias, precision="exact")
-    torch.testing.assert_close(total, 1 + linear(x, weight, bias, precision="exact"))
-    gates, up = linear(x, weight, bias, precision="exact").chunk(2, dim=1)
-    got = linear_gated(x, weight, bias, activation="silu", precision="exact")
+    linear_add(total, x, weight, bias, precision="torch")
+    torch.testing.assert_close(total, 1 + linear(x, weight, bias, precision="torch"))
+    gates, up = linear(x, weight, bias, precision="torch").chunk(2, dim=1)
+    got = linear_gated(x, weight, bias, activation="silu", precision="torch")
     torch.testing.assert_close(got, torch.nn.functional.silu(gates) * up)
 
 
@@ -321,7 +321,7 @@ def test_bad_sums_and_gates_are_refused(call, message):
 @no_extension
 def test_opcheck_of_sums_and_gates():
     x, weight, bias = inputs(5, 9, 64, torch.bfloat16)
-    packed = prepare(weight, "fast")
+    packed = prepare(weight, "bf16")
     torch.library.opcheck(
         torch.ops.fastreader.linear_add_, (torch.zeros(5, 64), x, packed.data, bias, None, "bf16", "auto")
     )
@@ -332,16 +332,16 @@ def test_opcheck_of_sums_and_gates():
 @no_extension
 @pytest.mark.parametrize("isa", available())
 @pytest.mark.parametrize("weight_dtype", [torch.bfloat16, torch.float32])
-@pytest.mark.parametrize("precision", ["fast", "high", "float32", "int16"])
+@pytest.mark.parametrize("precision", ["bf16", "bf16x3", "float32", "int16"])
 def test_concatenated_weights_are_those_packed_together(monkeypatch, isa, weight_dtype, precision):
     """The bytes are the same, and the weights become parts of the whole, if the layout is whole panels in a row."""
     monkeypatch.setenv("FASTREADER_CPU_ISA", isa)
     if precision in ("float32", "int16") and isa not in available(products=True):
-        precision = "fast"
+        precision = "bf16"
     weights = [inputs(1, 70, width, weight_dtype, seed=width)[1] for width in (64, 32, 96)]
     packed, together = [prepare(weight, precision) for weight in weights], prepare(torch.cat(weights), precision)
     found = concatenate(packed)
-    if precision == "int16" or (precision == "high" and weight_dtype == torch.float32):
+    if precision == "int16" or (precision == "bf16x3" and weight_dtype == torch.float32):
         assert found is None
         return
     whole, parts = found

@@ -26,7 +26,7 @@ from fastreader.models.config.facts import (
 )
 from fastreader.models.config.windows import layers_without_attention
 from fastreader.models.machine import memory
-from fastreader.models.machine.arithmetic import OPERATOR, Precision, Products
+from fastreader.models.machine.arithmetic import Precision, Products
 from fastreader.models.machine.devices import devices_of
 from fastreader.models.passes.attention import TreePass
 from fastreader.models.passes.decode_keys import DecodeKeys
@@ -97,9 +97,9 @@ class TreeModel:
         if deterministic:
             reason = why_not_deterministic(model, self.why_not_upcast, products)
             refuse(name, reason, "deterministic=True is not possible: ")
-        self.products = OPERATOR[products]
+        self.products: Products = products
         # A CPU whose float32 products are as fast as bfloat16's should not run a model's own modules in bfloat16.
-        if self.why_not_upcast and self.products != "fast" and model.dtype in (torch.bfloat16, torch.float16):
+        if self.why_not_upcast and self.products != "bf16" and model.dtype in (torch.bfloat16, torch.float16):
             model = copy.deepcopy(model).float()
         self.precision: Precision = precision
         if self.why_not_upcast:
@@ -130,7 +130,7 @@ class TreeModel:
         self.logit_softcap = logit_softcap_of(self.config)
         head_precision = self.products
         if self.why_not_upcast:  # states are in the stored type already, so bfloat16 loses nothing
-            head_precision = "fast" if self.dtype == torch.bfloat16 else "exact"
+            head_precision = "bf16" if self.dtype == torch.bfloat16 else "torch"
         self.logits = LogitHead(self.head, head_precision, self.logit_scale, self.logit_softcap)
         self._shapes: Shapes = {}
         self.graphs: PassGraphs | None = None
@@ -251,7 +251,7 @@ class TreeModel:
     def _operand_dtype(self) -> torch.dtype:
         if self.why_not_upcast:
             return self.dtype
-        if self.products == "fast":
+        if self.products == "bf16":
             return torch.bfloat16
         return torch.float64 if self.dtype == torch.float64 else torch.float32
 
@@ -391,7 +391,7 @@ class TreeModel:
     def _logprobs(self, states: Tensor, targets: Tensor) -> LogprobStats:
         weight, bias = self.head.weight, self.head.bias
         blocks, narrow = isinstance(weight, BlockTensor), False
-        if self.why_not_upcast is None and self.products == "fast":
+        if self.why_not_upcast is None and self.products == "bf16":
             states, weight = states.bfloat16(), weight if blocks else self._bf16_head
         else:
             narrow = states.dtype == torch.float32 and weight.dtype == torch.bfloat16
@@ -407,6 +407,6 @@ class TreeModel:
             entropy=False,
             check_ids=False,
             # "torch" has no bf16x3 and upcasts a narrower weight block by block.
-            input_precision="float32" if kernels else "bf16x3" if self.products == "high" or narrow else None,
-            impl="cpu" if kernels else "torch" if self.products == "exact" else "auto",
+            input_precision="float32" if kernels else "bf16x3" if self.products == "bf16x3" or narrow else None,
+            impl="cpu" if kernels else "torch" if self.products == "torch" else "auto",
         )

@@ -25,6 +25,7 @@ from fastreader.data.files import cache_dir, read_object, write_json
 from fastreader.data.fingerprints import digest
 from fastreader.errors import InputError
 from fastreader.ops import extension
+from fastreader.ops.linear import PRODUCTS, Products, linear, prepare
 
 Precision = Literal["fast", "high", "exact"]
 PRECISIONS: tuple[Precision, ...] = ("fast", "high", "exact")
@@ -32,7 +33,6 @@ _SHORT_NAMES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "float
 _DTYPES: dict[str, torch.dtype] = {
     name: getattr(torch, long) for long, short in _SHORT_NAMES.items() for name in (long, short)
 }
-Products = Literal["bf16", "bf16x3", "float32", "int16", "torch"]
 
 # What each precision may use, most exact first; "torch" is PyTorch's own float32, without a copy of the weights.
 ALLOWED: dict[str, tuple[Products, ...]] = {
@@ -40,8 +40,6 @@ ALLOWED: dict[str, tuple[Products, ...]] = {
     "high": ("float32", "bf16x3", "torch"),
     "exact": ("float32", "torch"),
 }
-# The precision of `ops.linear` that multiplies so.
-OPERATOR: dict[str, str] = {"bf16": "fast", "bf16x3": "high", "float32": "float32", "int16": "int16", "torch": "exact"}
 VARIABLE = "FASTREADER_PRODUCTS"
 _GAIN = 1.3  # of a rounded product over float32, below which float32 is worth more; and of int16 over bf16
 _ROWS, _DEPTH, _WIDTH = 256, 576, 1536
@@ -169,7 +167,7 @@ def choose(precision: str, asked: str, rates: Rates | None = None) -> tuple[Prod
     """
     named = asked
     if asked == "auto" and (variable := os.environ.get(VARIABLE)):
-        check_choice(VARIABLE, variable, tuple(OPERATOR))
+        check_choice(VARIABLE, variable, PRODUCTS)
         named = variable if variable in ALLOWED[precision] else "auto"
     if named != "auto":
         check_choice(f"products (precision {precision!r})", named, ("auto", *ALLOWED[precision]))
@@ -240,12 +238,10 @@ def measure() -> Rates:
 
     With several threads, other work on the machine would delay one of them most of the time.
     """
-    from fastreader.ops.linear import linear, prepare
-
     generator = torch.Generator().manual_seed(0)
     rows = torch.randn(_ROWS, _DEPTH, generator=generator)
     weight = torch.randn(_WIDTH, _DEPTH, generator=generator).bfloat16()
-    packed = {way: prepare(weight, OPERATOR[way]) for way in ways()}
+    packed = {way: prepare(weight, way) for way in ways()}
     best = dict.fromkeys(packed, float("inf"))
     started, rounds = time.perf_counter(), 0
     threads = torch.get_num_threads()
@@ -254,7 +250,7 @@ def measure() -> Rates:
         while rounds < _REPEATS or time.perf_counter() - started < _SECONDS:
             for way in best:
                 before = time.thread_time()  # on a busy machine the clock counts what others compute too
-                linear(rows, packed[way], precision=OPERATOR[way])
+                linear(rows, packed[way], precision=way)
                 best[way] = min(best[way], time.thread_time() - before)
             rounds += 1
     finally:

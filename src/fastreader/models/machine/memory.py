@@ -187,7 +187,7 @@ def pass_overhead(config: Any, dtype: torch.dtype, device: torch.device, forward
     size = max(dtype.itemsize, 4)
     if device.type == "cpu":
         return Overhead(_LOGITS * size, thread_bytes=_BLOCK * (hidden + 2 * inner) * size)
-    operand = torch.bfloat16 if products == "fast" else torch.float64 if dtype == torch.float64 else torch.float32
+    operand = torch.bfloat16 if products == "bf16" else torch.float64 if dtype == torch.float64 else torch.float32
     converted = 0 if dtype == operand else hidden * inner * operand.itemsize
     # the norm's result, and either the projections with their rotated copies, or gate and input with their product
     row_bytes = (hidden + max(3 * inner, 6 * hidden)) * size

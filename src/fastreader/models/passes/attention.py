@@ -36,7 +36,7 @@ class TreePass:
     Attributes:
         keys: what the new tokens attend to.
         windows: expected window of each layer, in tokens or a chunk; None for full attention.
-        precision: of the products, as in `ops.linear`: "fast" rounds queries, keys and values to bfloat16, "high"
+        precision: of the products, as in `ops.linear`: "bf16" rounds queries, keys and values to bfloat16, "bf16x3"
             splits them, all others leave them as they are.
         selected: the tokens whose final states are needed; None for all.
         calls: number of attention calls of each layer.
@@ -201,7 +201,7 @@ def attention_forward(
         query = temperature.applied(query, state.positions.to(query.device))
     key, value = key.to(query.device), value.to(query.device)  # of a layer on another device
     dtype = query.dtype
-    if state.precision == "fast":
+    if state.precision == "bf16":
         query, key, value = query.bfloat16(), key.bfloat16(), value.bfloat16()
     keys = state.keys if state.last_keys is None else state.last_keys
     try:
@@ -214,7 +214,7 @@ def attention_forward(
                 scale=query.shape[-1] ** -0.5 if scaling is None else scaling,
                 window=window,
                 softcap=softcap,
-                input_precision="bf16x3" if state.precision == "high" else None,
+                input_precision="bf16x3" if state.precision == "bf16x3" else None,
                 sinks=s_aux,
                 slopes=slopes,
             ),

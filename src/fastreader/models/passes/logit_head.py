@@ -35,7 +35,7 @@ class LogitHead:
 
     def exact(self) -> LogitHead:
         """Return the same head with exact products, which lays out no weight."""
-        return LogitHead(self._layer, "exact", self._scale, self._softcap)
+        return LogitHead(self._layer, "torch", self._scale, self._softcap)
 
     def sampling_bytes(self, rows: int) -> int:
         """Return the memory of choosing the next tokens of `rows` rows, with the weight's layout if not made yet."""
@@ -44,9 +44,9 @@ class LogitHead:
         laid_out = self._weight is not None or isinstance(weight, BlockTensor)
         if triton_support.on_gpu(weight.device):
             return _SORTED_COPIES * logits
-        if laid_out or self._precision == "exact" or weight.device.type != "cpu":
+        if laid_out or self._precision == "torch" or weight.device.type != "cpu":
             return _COPIES * logits
-        wide = self._precision in ("float32", "high") and weight.dtype != torch.bfloat16
+        wide = self._precision in ("float32", "bf16x3") and weight.dtype != torch.bfloat16
         terms = 2 if wide else 1  # of two bytes each
         return _COPIES * logits + 2 * terms * weight.numel()
 
@@ -66,9 +66,9 @@ class LogitHead:
     def _prepared(self) -> Tensor | PackedWeight:
         weight = self._layer.weight.detach()
         prepared = prepare(weight, self._precision)
-        if self._precision == "fast" and not isinstance(prepared, PackedWeight) and weight.device.type == "cpu":
+        if self._precision == "bf16" and not isinstance(prepared, PackedWeight) and weight.device.type == "cpu":
             # PyTorch's bfloat16 products would round the logits themselves, so that neighbours tie.
-            self._precision = "exact"
+            self._precision = "torch"
             return weight
         return prepared
 

@@ -81,7 +81,7 @@ def decoder_layer_in(
         angles: cosine and sine, [T, R] each, float32; None for no rotary embedding.
 
     Returns:
-        Queries [T, Hq, D], keys and values [T, Hk, D]; bfloat16 if the precision is "fast", else float32.
+        Queries [T, Hq, D], keys and values [T, Hk, D]; bfloat16 if the precision is "bf16", else float32.
 
     Raises:
         InputError: if the projections do not fit the heads.
@@ -94,7 +94,7 @@ def decoder_layer_in(
             f"got [{weight.width}, {weight.depth}]"
         )
     norms = (None, None, 0.0) if head_norms is None else (head_norms.query, head_norms.key, head_norms.epsilon)
-    rotary, shape = angles or (None, None), (heads, key_heads, size, weight.precision == "fast")
+    rotary, shape = angles or (None, None), (heads, key_heads, size, weight.precision == "bf16")
     query, key, value = torch.ops.fastreader.decoder_layer_in(
         stream, norm, epsilon, weight.data, projections.bias, *norms, *rotary, *shape, *weight.layout
     )

@@ -76,7 +76,7 @@ class StackedLayers:
         shape: what they have in common.
 
     Attributes:
-        precision: of the products; "fast" takes keys and values in bfloat16, the others in float32.
+        precision: of the products; "bf16" takes keys and values in bfloat16, the others in float32.
 
     Raises:
         InputError: if sizes do not fit, weights are packed differently, or only some layers have norms of heads.

@@ -1,8 +1,9 @@
-"""linear: float32 activations times stored weights, in one of three precisions."""
+"""linear: float32 activations times stored weights, by one of five kinds of products."""
 
 from __future__ import annotations
 
 from functools import partial
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
@@ -17,7 +18,8 @@ from fastreader.ops.linear.torch_impl import linear_add_cuda, linear_torch
 from fastreader.ops.operands import check_activation, check_operands
 from fastreader.ops.pointwise import gate
 
-PRECISIONS = ("fast", "high", "exact", "float32", "int16")
+Products = Literal["bf16", "bf16x3", "float32", "int16", "torch"]
+PRODUCTS: tuple[Products, ...] = get_args(Products)
 
 
 def prepare(weight: Tensor, precision: str) -> Tensor | PackedWeight:
@@ -25,7 +27,7 @@ def prepare(weight: Tensor, precision: str) -> Tensor | PackedWeight:
 
     Args:
         weight: [F, E], floating.
-        precision: one of `PRECISIONS`; the result serves only this one.
+        precision: one of `PRODUCTS`; the result serves only this one.
 
     Returns:
         What `linear` takes instead of `weight`: a packed copy, or the weight itself. Devices get no copy in the
@@ -39,22 +41,22 @@ def linear(
     weight: Tensor | PackedWeight,
     bias: Tensor | None = None,
     *,
-    precision: str = "fast",
+    precision: str = "bf16",
     impl: str = "auto",
 ) -> Tensor:
     """Compute ``input @ weight.T + bias`` with float32 accumulation.
 
-    "fast" rounds both operands to bfloat16; "high" represents each as the sum of two bfloat16 terms, with errors near
-    float32's; "exact" multiplies in float32 (float64 for a float64 input). The C++ kernels have two more, where the
-    sums of a row do not depend on the other rows, as with "fast" and "high" on the CPU: "float32", and "int16",
-    which represents 32 values as integers of 14 bits and a scale.
+    "bf16" rounds both operands to bfloat16; "bf16x3" represents each as the sum of two bfloat16 terms, with errors near
+    float32's; "torch" is PyTorch's own product in float32 (float64 for a float64 input). The C++ kernels have two more,
+    where the sums of a row do not depend on the other rows, as with "bf16" and "bf16x3" on the CPU: "float32", and
+    "int16", which represents 32 values as integers of 14 bits and a scale.
 
     Args:
-        input: [T, E], float32; also float64 with precision "exact", and bfloat16 with "fast", which then rounds
+        input: [T, E], float32; also float64 with precision "torch", and bfloat16 with "bf16", which then rounds
             nothing.
         weight: [F, E], any floating type, as stored; or the result of `prepare`.
         bias: [F] or None.
-        precision: one of `PRECISIONS`; a prepared weight must have been prepared for it.
+        precision: one of `PRODUCTS`; a prepared weight must have been prepared for it.
         impl: "auto", or one of `IMPLEMENTATIONS` by name, which runs exactly that or raises.
 
     Returns:
@@ -83,7 +85,7 @@ def linear(
 
 
 def linear_add(
-    sum: Tensor, input: Tensor, weight: Tensor | PackedWeight, bias: Tensor | None = None, *, precision: str = "fast"
+    sum: Tensor, input: Tensor, weight: Tensor | PackedWeight, bias: Tensor | None = None, *, precision: str = "bf16"
 ) -> None:
     """Add ``linear(input, weight, bias)`` to `sum` in place, without a tensor for the product if the kernels allow it.
 
@@ -102,7 +104,7 @@ def linear_add(
         )
     if isinstance(weight, PackedWeight) and sum.stride(1) == 1:
         torch.ops.fastreader.linear_add_(sum, input, weight.data, bias, *weight.layout)
-    elif triton_support.on_gpu(input.device) and precision in ("fast", "high") and bias is None:
+    elif triton_support.on_gpu(input.device) and precision in ("bf16", "bf16x3") and bias is None:
         linear_add_cuda(sum, input, stored, precision)
     else:
         sum += linear(input, weight, bias, precision=precision)
@@ -115,7 +117,7 @@ def linear_gated(
     *,
     activation: str,
     bf16: bool = False,
-    precision: str = "fast",
+    precision: str = "bf16",
 ) -> Tensor:
     """Compute ``activation(g) * u``, where g and u are the halves of ``linear(input, weight, bias)`` (`gate`).
 
@@ -146,12 +148,12 @@ def linear_gated(
 
 def _check(input: Tensor, weight: Tensor | PackedWeight, bias: Tensor | None, precision: str) -> tuple[Tensor, int]:
     """Check the operands, and return the stored weight (packed or not) and its number of rows."""
-    if precision not in PRECISIONS:
-        raise InputError(f"linear: precision must be one of {', '.join(PRECISIONS)}, got {precision!r}")
+    if precision not in PRODUCTS:
+        raise InputError(f"linear: precision must be one of {', '.join(PRODUCTS)}, got {precision!r}")
     if input.dim() != 2:
         raise InputError(f"linear: input must be [T, E], got {list(input.shape)}")
     if input.dtype != torch.float32:
-        other = {"exact": torch.float64, "fast": torch.bfloat16}.get(precision, torch.float32)
+        other = {"torch": torch.float64, "bf16": torch.bfloat16}.get(precision, torch.float32)
         check_operands("linear", {"input": input}, dict.fromkeys((torch.float32, other)))
     if isinstance(weight, PackedWeight):
         stored, shape = weight.data, torch.Size((weight.width, weight.depth))

@@ -15,7 +15,7 @@ from fastreader.ops.extension import LIBRARY, define
 from fastreader.ops.linear.blocks import BlockTensor, BlockWeight
 
 _PANEL = 32  # rows
-_TERMS_APART = ("high", "float32")  # all panels of the first bfloat16 term, then all panels of the second
+_TERMS_APART = ("bf16x3", "float32")  # all panels of the first bfloat16 term, then all panels of the second
 GATE_MULTIPLE = 64  # rows of a gated weight come in multiples of two panels of 32
 _LAYOUT = "str? input_precision, str weight_type, str isa"  # of a packed weight
 LIBRARY.define("linear_pack(Tensor weight, str? input_precision, str isa) -> Tensor")  # type: ignore[no-untyped-call]
@@ -45,7 +45,7 @@ def why_not(weight: Tensor | PackedWeight, precision: str) -> str | None:
     if isinstance(weight, PackedWeight):
         return None
     why = extension.why_not(weight, (torch.float32, torch.bfloat16, torch.float16))
-    return "float32 products are PyTorch's own" if why is None and precision == "exact" else why
+    return "float32 products are PyTorch's own" if why is None and precision == "torch" else why
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class PackedWeight:
         data: uint8, the operand in panels of 32 rows; its layout depends on the instruction set, except for blocks.
         width: F, rows of the weight.
         depth: E, columns of the weight.
-        precision: "fast", "high", "float32" or "int16", for which it was packed.
+        precision: "bf16", "bf16x3", "float32" or "int16", for which it was packed.
         stored: type of the weight before: "float32", "bf16", or "blocks" if it keeps the integers of a file.
         isa: instruction set for which it was packed.
     """
@@ -71,11 +71,7 @@ class PackedWeight:
     @cached_property
     def layout(self) -> tuple[str | None, str, str]:
         """Return what ops take with `data`: input_precision, weight_type and isa."""
-        return _input_precision(self.precision), self.stored, self.isa
-
-
-def _input_precision(precision: str) -> str | None:
-    return {"high": "bf16x3", "float32": "float32", "int16": "int16"}.get(precision)
+        return None if self.precision == "bf16" else self.precision, self.stored, self.isa
 
 
 def concatenate(weights: Sequence[Tensor | PackedWeight]) -> tuple[PackedWeight, list[PackedWeight]] | None:
@@ -105,6 +101,6 @@ def pack(weight: Tensor | BlockWeight, precision: str) -> PackedWeight:
     if isinstance(weight, BlockWeight):
         return PackedWeight(weight.data, weight.width, weight.depth, precision, "blocks", isa)
     weight = weight.float() if weight.dtype == torch.float16 else weight
-    data = torch.ops.fastreader.linear_pack(weight, _input_precision(precision), isa)
+    data = torch.ops.fastreader.linear_pack(weight, None if precision == "bf16" else precision, isa)
     stored = "bf16" if weight.dtype == torch.bfloat16 else "float32"
     return PackedWeight(data, weight.shape[0], weight.shape[1], precision, stored, isa)

@@ -15,7 +15,7 @@ def linear_reference(input: Tensor, weight: Tensor, bias: Tensor | None, precisi
     The precision "int16 inputs" is "int16" for a weight of blocks, whose own integers are multiplied.
     """
     left, right = input.double(), weight.double()
-    if precision == "fast":
+    if precision == "bf16":
         left, right = input.bfloat16().double(), weight.bfloat16().double()
     elif precision == "int16":
         powers = _column_powers(right)

@@ -14,18 +14,18 @@ from fastreader.ops import triton_support
 def linear_torch(input: Tensor, weight: Tensor, bias: Tensor | None, precision: str) -> Tensor:
     """Multiply the operands of `linear` with PyTorch.
 
-    "fast" on the CPU also rounds the result to bfloat16, since PyTorch has no bfloat16 product with a float32 result
-    there; on CUDA it has one. "high" on CUDA is a sum of such products, of bfloat16 terms of the operands; elsewhere it
-    is computed in float32, which is at least as accurate.
+    "bf16" on the CPU also rounds the result to bfloat16, since PyTorch has no bfloat16 product with a float32 result
+    there; on CUDA it has one. "bf16x3" on CUDA is a sum of such products, of bfloat16 terms of the operands; elsewhere
+    it is computed in float32, which is at least as accurate.
     """
     on_gpu = triton_support.on_gpu(input.device)
-    if precision == "high" and on_gpu:
+    if precision == "bf16x3" and on_gpu:
         terms = _terms(input, weight)
         out = product(*next(terms))
         for left, right in terms:
             product(left, right, out)
         return out if bias is None else out.add_(bias.float())
-    if precision == "fast":
+    if precision == "bf16":
         left, right = input.bfloat16(), weight.bfloat16()
         out = product(left, right.T) if on_gpu else (left @ right.T).float()
         return out if bias is None else out.add_(bias.float())
@@ -35,9 +35,9 @@ def linear_torch(input: Tensor, weight: Tensor, bias: Tensor | None, precision: 
 def linear_add_cuda(sum: Tensor, input: Tensor, weight: Tensor, precision: str) -> None:
     """Add ``input @ weight.T`` to `sum` [T, F] float32 by products of bfloat16 operands, all on CUDA.
 
-    "fast" is one product, "high" two (three if the weight is not bfloat16).
+    "bf16" is one product, "bf16x3" two (three if the weight is not bfloat16).
     """
-    if precision == "fast":
+    if precision == "bf16":
         product(input.bfloat16(), weight.bfloat16().T, sum)
         return
     for left, right in _terms(input, weight):
@@ -51,7 +51,7 @@ def split(values: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _terms(input: Tensor, weight: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield the factors, [T, E] and [E, F], of the products that "high" adds up, small ones first."""
+    """Yield the factors, [T, E] and [E, F], of the products that "bf16x3" adds up, small ones first."""
     high, low = split(input)
     if weight.dtype == torch.bfloat16:
         yield low, weight.T

@@ -56,10 +56,10 @@ class FusedAttention(nn.Module):
         Args:
             rows: after the norm.
             angles: cosine and sine, [1, T, R] each.
-            bf16: round the results to bfloat16; None does so if the precision is "fast".
+            bf16: round the results to bfloat16; None does so if the precision is "bf16".
         """
         if bf16 is None:
-            bf16 = self.projections.precision == "fast"
+            bf16 = self.projections.precision == "bf16"
         together = self.projections.joined and self.norms == "none" and self.rotates
         if together and angles is not None and triton_support.on_gpu(rows.device):
             # One kernel turns queries and keys and casts values.

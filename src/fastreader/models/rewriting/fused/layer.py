@@ -66,7 +66,7 @@ class FusedEnd(nn.Module):
             setattr(self, name, getattr(module, name))
         self._projection = (projection,)  # a part of the mixer
         self.names = names
-        self.rounds = self.mlp.inner.precision == "fast"
+        self.rounds = self.mlp.inner.precision == "bf16"
         self.end: EndKernels | None = None
         if names.before_feed_forward and not names.after_attention and not names.after_feed_forward and factor == 1.0:
             self.end = EndKernels.of(projection, self.mlp, getattr(module, names.before_feed_forward))

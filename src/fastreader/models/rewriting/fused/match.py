@@ -137,7 +137,7 @@ def _put_back(draft: Draft, replaced: list[tuple[str, nn.Module]]) -> None:
 
 
 def _tolerance(draft: Draft) -> float:
-    return _BF16_TOLERANCE if draft.products == "fast" else _SOFTMAX_TOLERANCE
+    return _BF16_TOLERANCE if draft.products == "bf16" else _SOFTMAX_TOLERANCE
 
 
 def describe(model: Any) -> str:
@@ -306,10 +306,10 @@ def _same_layer(module: nn.Module, fused: FusedEnd, calls: list[LayerCall], prec
     large = LayerCall(calls[0].input * _LARGE, calls[0].arguments, calls[0].output, calls[0].state)
     large.output = _output(module, large)
     # Far from the usual input, the differences looked for are larger than one bit of a rounded operand.
-    tolerance = _BF16_TOLERANCE if precision == "fast" else _SOFTMAX_TOLERANCE
+    tolerance = _BF16_TOLERANCE if precision == "bf16" else _SOFTMAX_TOLERANCE
     if not all(_close(_output(fused, call), call.output, tolerance) for call in (*calls, large)):
         return False
-    if precision in ("fast", "high"):  # a last bit of a sum may move a term by one of bfloat16's
+    if precision in ("bf16", "bf16x3"):  # a last bit of a sum may move a term by one of bfloat16's
         return _same_unrounded(module, fused, calls[0])
     return _close(_output(fused, calls[0]), calls[0].output)
 
@@ -342,7 +342,7 @@ def _same_unrounded(module: nn.Module, fused: FusedEnd, call: LayerCall) -> bool
         for part in fused.modules():  # both have the same mixer and feed-forward
             if isinstance(part, (UpcastLinear, JoinedLinear, FusedEnd)):
                 stack.enter_context(part.exact())
-        call.state.precision = "exact"
+        call.state.precision = "torch"
         try:
             return _close(_output(fused, call), _output(module, call))
         finally:

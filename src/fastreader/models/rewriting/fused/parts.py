@@ -68,7 +68,7 @@ class UpcastLinear(nn.Module):
     def exact(self) -> Iterator[None]:
         """Within the block, multiply the weight as stored in the type of the input, see `JoinedLinear.exact`."""
         kept = self._exact, self.precision
-        self._exact, self.precision = True, "exact"
+        self._exact, self.precision = True, "torch"
         try:
             yield
         finally:
@@ -152,7 +152,7 @@ class JoinedLinear(nn.Module):
         kept = self._weights, self._biases, self.precision
         self._weights = [layer.weight.detach() for layer in self.stored]
         self._biases = [None if layer.bias is None else layer.bias.detach() for layer in self.stored]
-        self.precision = "exact"
+        self.precision = "torch"
         try:
             yield
         finally:
@@ -185,7 +185,7 @@ class JoinedLinear(nn.Module):
 
     def gated(self, rows: Tensor, activation: str) -> Tensor:
         """Map [T, E] to [T, F] in the type of the next product, the first half of the outputs gating the second."""
-        bf16 = self.precision == "fast"
+        bf16 = self.precision == "bf16"
         if len(self._weights) > 1:
             gates, up = self(rows)
             return gate(gates, up, activation, bf16=bf16)

@@ -53,7 +53,7 @@ def trace_attention(draft: Draft, start: int, count: int = TOKENS) -> dict[str, 
         if KEYWORD in kwargs or _takes_pass(module, kwargs):
             calls[name] = AttentionCall({**kwargs, KEYWORD: _pass_of(module, kwargs)}, output[0], *seen[id(module)])
 
-    _run(draft, ("layer_idx", "o_proj"), hook, *sample(draft, "exact", start, seen, count))
+    _run(draft, ("layer_idx", "o_proj"), hook, *sample(draft, "torch", start, seen, count))
     for call in calls.values():
         call.arguments[KEYWORD].trace = None
     return calls
