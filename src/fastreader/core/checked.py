@@ -392,10 +392,9 @@ def _float(name: str, value: Any) -> Any:
 
 def _numbers(words: str, letters: str, name: str, value: Any) -> Any:
     """Check that a value is an array of numbers, which ragged lists are not."""
-    try:
+    wanted = f"{name}: expected {words}, got {type(value).__name__}"
+    with rejecting(wanted, TypeError, ValueError, OverflowError, RuntimeError):
         found = np.asarray(value)
-    except (TypeError, ValueError, OverflowError, RuntimeError) as error:
-        raise InputError(f"{name}: expected {words}, got {type(value).__name__} ({error})") from error
     expect(found.dtype.kind in letters or not found.size, name, words, value)
     return value
 

@@ -6,10 +6,9 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any, SupportsFloat
 
-from fastreader.core.checks import NOT_LISTS, check_text, expect, is_missing, located
+from fastreader.core.checks import NOT_LISTS, check_text, expect, given, is_missing, located
 from fastreader.data.rows import id_text, split_contents, titled
 from fastreader.data.types import Passage
-from fastreader.errors import InputError
 
 PassageLike = Any
 """A text, a Passage, or another library's document."""
@@ -84,8 +83,7 @@ def _of_mapping(document: Mapping[Any, Any], name: str) -> Passage:
     field = next((key for key in _TEXT if key in document), None)
     if field is None and isinstance(document.get("title"), str):
         field, document = "text", {**document, "text": ""}
-    if field is None:
-        raise InputError(f"{name}: expected {_WANTED}, got a mapping with {keys}")
+    field = given(field, f"{name}: expected {_WANTED}, got a mapping with {keys}")
     text, title = document[field], document.get("title")
     if field == "contents" and isinstance(text, str) and not title:  # FlashRAG's, whose first line is the title
         title, text = split_contents(text)

@@ -13,9 +13,8 @@ from typing import Any
 import numpy as np
 
 from fastreader.core.checked import checked
-from fastreader.core.checks import check_choice, expect
+from fastreader.core.checks import check_choice, expect, require
 from fastreader.eor.types import Answers, BoolArray, FloatArray, IntArray, aligned
-from fastreader.errors import InputError
 from fastreader.statistics.measures import answers as answer_measures
 
 Measure = Callable[[str, str, Sequence[str]], float]
@@ -62,8 +61,7 @@ def _measured(measure: str | Measure, row: Answers, text: str) -> float:
         number = float(value)
     except (TypeError, ValueError):
         number = np.nan
-    if not np.isfinite(number):
-        raise InputError(f"measure: expected a finite number, got {value!r} for {text!r}")
+    require(bool(np.isfinite(number)), f"measure: expected a finite number, got {value!r} for {text!r}")
     return number
 
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from fastreader.core.checks import check_choice, check_text, expect, located
+from fastreader.core.checks import check_choice, check_text, expect, given, located
 from fastreader.core.protocol import SequenceScores
 from fastreader.core.tree import TreeStats
-from fastreader.errors import ContextOverflowError, InputError, NumericsError
+from fastreader.errors import ContextOverflowError, NumericsError
 from fastreader.models.loading.relevance import RelevanceScheme
 from fastreader.reader.prompts.encoder import TextEncoder
 from fastreader.reader.prompts.pairs import PairWriter
@@ -141,10 +141,9 @@ class RelevanceCalls:
             ContextOverflowError: if a query leaves no room for a document, or (with "error") a document does not fit.
             NumericsError: if a score is not finite.
         """
-        writer = self.relevance_writer
-        if writer is None:
-            expected = "a model for relevance (a LogitScore of sentence-transformers, or a head for classification)"
-            raise InputError(f"reader: expected {expected}, got {self.name}; other readers rank by method='yes_no'")
+        expected = "a model for relevance (a LogitScore of sentence-transformers, or a head for classification)"
+        other = f"reader: expected {expected}, got {self.name}; other readers rank by method='yes_no'"
+        writer = given(self.relevance_writer, other)
         check_choice("on_overflow", on_overflow, ("error", "truncate"))
         check_text("instruction", instruction, optional=True)
         context: int | None = getattr(self, "max_length", None)

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, NonNegativeInt, ValidationError, model_validator
 
 from fastreader.core.checked import checked
-from fastreader.core.checks import located, require
+from fastreader.core.checks import located, rejecting, require
 from fastreader.data.fingerprints import digest
 from fastreader.errors import InputError
 from fastreader.study.files import absolute, read_study
@@ -245,11 +245,10 @@ class Study(_Table):
             InputError: naming `where`, if the values do not describe a study.
         """
         try:
-            return cls.model_validate(values)
+            with rejecting(f"{where}: expected valid Unicode", UnicodeError):  # half a pair of surrogates
+                return cls.model_validate(values)
         except ValidationError as error:
             raise InputError(f"{where}: {'; '.join(_problem(e) for e in error.errors())}") from None
-        except UnicodeError as error:  # half a pair of surrogates
-            raise InputError(f"{where}: expected valid Unicode ({error})") from None
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as JSON values."""

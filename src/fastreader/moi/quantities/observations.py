@@ -10,8 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fastreader.core.checked import checked, checked_methods
-from fastreader.core.checks import check_choice, check_int, expect, given, require, shown
-from fastreader.errors import InputError
+from fastreader.core.checks import check_choice, check_int, expect, given, rejecting, require, shown
 from fastreader.scoring.results import PermutationScores
 
 FloatArray = npt.NDArray[np.float64]
@@ -199,10 +198,8 @@ def finite(name: str, value: Any, shape: tuple[int, ...]) -> FloatArray:
     Raises:
         InputError: if `value` has another shape, or holds a number that is not finite.
     """
-    try:
+    with rejecting(f"{name}: expected numbers, got {shown(value)}", TypeError, ValueError, OverflowError, RuntimeError):
         array = np.array(value, dtype=np.float64)
-    except (TypeError, ValueError, OverflowError, RuntimeError) as error:
-        raise InputError(f"{name}: expected numbers, got {shown(value)}") from error
     expect(array.shape == shape, name, f"shape {list(shape)}", list(array.shape))
     for place in np.argwhere(~np.isfinite(array)):
         expect(False, f"{name}{place.tolist()}", "a finite number", float(array[tuple(place)]))

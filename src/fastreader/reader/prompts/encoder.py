@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fastreader.core.checks import check_tokens, expect, located, require
+from fastreader.core.checks import check_tokens, expect, located, rejecting, require
 from fastreader.core.forks import repair_in_children
 from fastreader.core.protocol import TextOrTokens
 from fastreader.errors import FastreaderError, InputError, UnsupportedModelError
@@ -333,14 +333,11 @@ class TextEncoder:
         return ChatFrame(before, between, space, after.rstrip(), lead, fresh)
 
     def _render(self, messages: list[dict[str, str]], options: dict[str, Any], *, generation: bool) -> str:
-        try:
+        names = "Template.system, Template.chat_options"
+        system = "a" if len(messages) > 1 and messages[0]["role"] == "system" else "no"
+        given = f"{system} system message and options {options}"
+        with rejecting(f"{names}: the model's chat_template cannot be applied with {given}", InputError):
             return render_chat(self.tokenizer, messages, options, generation=generation)
-        except InputError as error:
-            raise InputError(
-                "Template.system, Template.chat_options: the model's chat_template cannot be applied with "
-                f"{'no' if len(messages) < 2 or messages[0]['role'] != 'system' else 'a'} system message and options "
-                f"{options} ({error})"
-            ) from error
 
     def _encode(self, texts: Sequence[str], trusted: bool = False, special: bool = False) -> list[list[int]]:
         for text in texts:

@@ -7,10 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from fastreader.core.checks import check_choice, check_keys, expect, located
+from fastreader.core.checks import check_choice, check_keys, expect, given, located
 from fastreader.core.tree import TreeStats
 from fastreader.data import Example
-from fastreader.errors import InputError
 from fastreader.moi.baselines import METHODS, Method
 from fastreader.moi.calibration.store import find
 from fastreader.moi.quantities.position_bias import PositionBias
@@ -124,12 +123,9 @@ class OrderMethod(TemplateMethod):
         bias = self.bias
         if bias is None and "bias" in needs:
             found = find(reader.describe(), self.template.digest(), len(example.passages))
-            if found is None:
-                raise InputError(  # not NotApplicable: with a calibration, a resumed run can answer the question
-                    f"{name}: needs a calibration of {reader.describe()['name']} for "
-                    f"{len(example.passages)} passages; run fastreader calibrate, or give bias"
-                )
-            bias = found[0]
+            wanted = f"{name}: needs a calibration of {reader.describe()['name']} for {len(example.passages)} passages"
+            # InputError, not NotApplicable: with a calibration, a resumed run can answer the question.
+            bias = given(found, f"{wanted}; run fastreader calibrate, or give bias")[0]
         settings = {"bias": bias, "seed": batch.seed, "template": self.template, "model": self.model}
         ordering = self.method(reader, example.question, example.passages, **settings)
         scores = {} if ordering.scores is None else {"order_scores": ordering.scores.tolist()}
