@@ -96,6 +96,16 @@ class NliTexts(PromptTexts):
     yes: str = "Yes"
     no: str = "No"
 
+    def logprobs(self, reader: ReaderProtocol, pairs: Sequence[Pair]) -> FloatArray:
+        """Return log P(yes) and log P(no) of each pair, in one call of the reader: [P, 2], nats."""
+        labels = [reader.continuation(self.yes), reader.continuation(self.no)]
+        requests = []
+        for pair in pairs:
+            both = self.first.format(answer=pair.first), self.second.format(answer=pair.second)
+            prompt = reader.prompt([self.lead.format(question=pair.question.strip()), *both, self.ask])
+            requests += [(prompt, label) for label in labels]
+        return np.array([result.logprob for result in reader.loglikelihood(requests)]).reshape(-1, 2)
+
 
 @checked
 class ReaderNli(Similarity):
@@ -131,20 +141,7 @@ class ReaderNli(Similarity):
         return super().tables(questions, texts)
 
     def _compute(self, pairs: list[Pair]) -> FloatArray:
-        texts = self.texts
-        yes, no = self.reader.continuation(texts.yes), self.reader.continuation(texts.no)
-        requests = []
-        for pair in pairs:
-            prompt = self.reader.prompt(
-                [
-                    texts.lead.format(question=pair.question.strip()),
-                    texts.first.format(answer=pair.first),
-                    texts.second.format(answer=pair.second),
-                    texts.ask,
-                ]
-            )
-            requests += [(prompt, yes), (prompt, no)]
-        found = np.array([result.logprob for result in self.reader.loglikelihood(requests)]).reshape(-1, 2)
+        found = self.texts.logprobs(self.reader, pairs)
         odds = found[:, 1] - found[:, 0]
         share: FloatArray = 1.0 / (1.0 + np.exp(np.clip(odds, -700.0, 700.0)))
         return share

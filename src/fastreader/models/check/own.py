@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from fastreader.errors import UnsupportedModelError
 from fastreader.models.machine.devices import moved
+from fastreader.models.passes.pass_argument import marked
 from fastreader.models.rewriting import surgery
 
 _BLOCK = 1 << 24  # values of an LM head converted at a time
@@ -320,7 +321,7 @@ def _recorded(model: Any, constants: dict[int, Constants]) -> Iterator[None]:
     AttentionMaskInterface.register(_OWN_ATTENTION, eager_mask)
     before = surgery.choose_attention(model, _OWN_ATTENTION)
     try:
-        with surgery.marked(attention, _CONSTANTS, constants):
+        with marked(attention, _CONSTANTS, constants):
             yield
     finally:
         surgery.choose_attention(model, before)

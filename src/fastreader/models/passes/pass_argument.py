@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
+from torch import nn
 
 from fastreader.errors import UnsupportedModelError
 
@@ -59,14 +60,19 @@ def ask_for_mask(model: Any) -> None:
     vars(model)[_MASKED] = True
 
 
-@contextmanager
-def held(base: Any, state: Any) -> Iterator[None]:
+def held(base: Any, state: Any) -> AbstractContextManager[None]:
     """Within the block, the layers of a module hold a pass."""
     holders = [module for module in base.modules() if getattr(module, "layer_idx", None) is not None]
-    for module in holders:
-        vars(module)[KEYWORD] = state
+    return marked(holders, KEYWORD, state)
+
+
+@contextmanager
+def marked(modules: list[nn.Module], name: str, value: Any) -> Iterator[None]:
+    """Within the block, let modules carry a value under a name."""
+    for module in modules:
+        vars(module)[name] = value
     try:
         yield
     finally:
-        for module in holders:
-            del vars(module)[KEYWORD]
+        for module in modules:
+            del vars(module)[name]

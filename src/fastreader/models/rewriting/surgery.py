@@ -10,7 +10,6 @@ import copy
 import inspect
 import json
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from types import FunctionType, MethodType
 from typing import Any
 
@@ -27,18 +26,6 @@ def mark(module: nn.Module, name: str, value: Any = True) -> None:
 def mark_of(module: nn.Module, name: str) -> Any:
     """Return the value that a module carries under a name, or None."""
     return vars(module).get(name)
-
-
-@contextmanager
-def marked(modules: list[nn.Module], name: str, value: Any) -> Iterator[None]:
-    """Within the block, let modules carry a value under a name."""
-    for module in modules:
-        vars(module)[name] = value
-    try:
-        yield
-    finally:
-        for module in modules:
-            del vars(module)[name]
 
 
 # Parts of a module: parameters, buffers, submodules.

@@ -3,35 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-
-import numpy as np
 
 from fastreader.core.protocol import ReaderProtocol
 from fastreader.eor.similarity import CrossEncoderNli, NliTexts, Pair, ReaderNli, Similarity
-from fastreader.reader.prompts.texts import PromptTexts
 from fastreader.study.measures.case import Case, Load, Measure, citations
 
 EQUIVALENT = 0.8
 """From this similarity on two answers are equivalent: the threshold that EoR uses with BEM."""
 
 
-@dataclass(frozen=True)
-class JudgeTexts(PromptTexts):
-    """Pieces of the judge's prompt: ``lead, first, second, ask``.
-
-    Attributes:
-        lead: field {question}.
-        first, second: field {answer}.
-        ask: the instruction.
-    """
-
-    lead: str = "Compare two answers to a question.\nQuestion: {question}\n"
-    first: str = "Answer 1: {answer}\n"
-    second: str = "Answer 2: {answer}\n"
-    ask: str = "Which answer is better? Reply 1 or 2."
-
-
+_PREFERENCE = NliTexts(
+    lead="Compare two answers to a question.\nQuestion: {question}\n",
+    first="Answer 1: {answer}\n",
+    second="Answer 2: {answer}\n",
+    ask="Which answer is better? Reply 1 or 2.",
+    yes="1",
+    no="2",
+)
 _SUPPORT = NliTexts(
     lead="Check an answer against a passage.\nQuestion: {question}\n",
     first="Passage: {answer}\n",
@@ -84,7 +72,7 @@ def supported(count: Callable[..., float | None], model: str, load: Load) -> Mea
     return measure
 
 
-def preferred(name: str, load: Load, texts: JudgeTexts | None = None) -> Measure:
+def preferred(name: str, load: Load) -> Measure:
     """Return whether a reader prefers an answer to the baseline's: 1 or 0, and 0.5 if both orders disagree.
 
     The pair is shown in both orders, since judges favour a place, and the likelier of the replies "1" and "2" counts
@@ -93,15 +81,13 @@ def preferred(name: str, load: Load, texts: JudgeTexts | None = None) -> Measure
     Args:
         name: of the reader.
         load: returns a reader by name.
-        texts: of the prompt; the default ones if None.
     """
-    used = texts or JudgeTexts()
 
     def measure(cases: Sequence[Case]) -> list[float | None]:
         asked = [i for i, case in enumerate(cases) if case.baseline is not None and case.baseline != case.answer]
         found: list[float | None] = [None if case.baseline is None else 0.5 for case in cases]
         if asked:
-            wins = _wins(load(name), [cases[i] for i in asked], used)
+            wins = _wins(load(name), [cases[i] for i in asked])
             for i, value in zip(asked, wins, strict=True):
                 found[i] = value
         return found
@@ -109,17 +95,13 @@ def preferred(name: str, load: Load, texts: JudgeTexts | None = None) -> Measure
     return measure
 
 
-def _wins(judge: ReaderProtocol, cases: Sequence[Case], texts: JudgeTexts) -> list[float]:
-    replies = [judge.continuation(label) for label in ("1", "2")]
-    requests = []
+def _wins(judge: ReaderProtocol, cases: Sequence[Case]) -> list[float]:
+    pairs = []
     for case in cases:
         assert case.baseline is not None
         for first, second in ((case.answer, case.baseline), (case.baseline, case.answer)):
-            lead = texts.lead.format(question=case.example.question.strip())
-            both = [texts.first.format(answer=first), texts.second.format(answer=second)]
-            prompt = judge.prompt([lead, *both, texts.ask])
-            requests += [(prompt, reply) for reply in replies]
-    scores = np.array([result.logprob for result in judge.loglikelihood(requests)]).reshape(-1, 2, 2)
+            pairs.append(Pair(case.example.question, first, second))
+    scores = _PREFERENCE.logprobs(judge, pairs).reshape(-1, 2, 2)
     first_wins = scores[:, :, 0] > scores[:, :, 1]  # [case, order]
     return [float(forward) if forward != backward else 0.5 for forward, backward in first_wins.tolist()]
 
