@@ -26,7 +26,7 @@ from fastreader.models.config.facts import (
 )
 from fastreader.models.config.windows import layers_without_attention
 from fastreader.models.machine import memory
-from fastreader.models.machine.arithmetic import Precision, Products
+from fastreader.models.machine.arithmetic import Precision
 from fastreader.models.machine.devices import devices_of
 from fastreader.models.passes.attention import TreePass
 from fastreader.models.passes.decode_keys import DecodeKeys
@@ -42,7 +42,7 @@ from fastreader.models.rewriting.rewrites import rewrite
 from fastreader.models.rewriting.upcast import why_not_upcast
 from fastreader.models.supported import refuse, why_not_deterministic, why_unsupported
 from fastreader.ops import triton_support
-from fastreader.ops.linear import BlockTensor
+from fastreader.ops.linear import BlockTensor, Products
 from fastreader.ops.linear_logprob import LogprobStats, linear_logprob_stats
 from fastreader.ops.upload import Upload, Uploaded
 
