@@ -37,7 +37,6 @@ def modules(package="fastreader"):
 # Bars that are not reached, and where the figures stand: from here on they may only fall.
 STILL_OVER = {
     "lines of src": 61_450,
-    "lines of argument checks outside ops": 911,
     "pairs of places that repeat six lines": 109,
 }
 

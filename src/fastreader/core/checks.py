@@ -43,6 +43,7 @@ MOST_RESAMPLES = 10_000_000  # draws of a bootstrap or a permutation test
 
 _INTEGERS = (int, np.integer)
 _NUMBERS = (int, float, np.integer, np.floating)
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _SHOWN = 80  # characters of a value in a message
 _TOKENS = "text or token ids"
 Given = TypeVar("Given")
@@ -210,14 +211,16 @@ def check_text(name: str, value: object, *, empty: bool = False, optional: bool 
         return
     text = isinstance(value, str) and (empty or bool(value.strip()))
     if isinstance(value, str) and not value.isascii():
-        try:
-            value.encode()
-        except UnicodeEncodeError as error:
-            raise InputError(
-                f"{name}: expected text that UTF-8 can hold, got half a surrogate pair at character {error.start} of "
-                f"{shown(value)}"
-            ) from error
+        with located(name):
+            check_utf8(value)
     expect(text, name, ("text" if empty else "text that is not empty") + " or None" * optional, value)
+
+
+def check_utf8(text: str) -> None:
+    """Check that UTF-8 can hold `text`."""
+    if (half := _SURROGATE.search(text)) is not None:
+        place = f"half a surrogate pair at character {half.start()} of {shown(text)}"
+        raise InputError(f"expected text that UTF-8 can hold, got {place}")
 
 
 def check_choice(name: str, value: object, choices: Iterable[str]) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fastreader.core.checked import checked
-from fastreader.core.checks import check_int, check_text
+from fastreader.core.checks import check_int, check_text, require
 from fastreader.core.progress import track
 from fastreader.core.protocol import ReaderProtocol
 from fastreader.data import Example
@@ -353,9 +353,8 @@ def run_group(jobs: Sequence[SureJob], checkpoint: Checkpoint | None = None) -> 
     for index, (job, outcome) in enumerate(zip(jobs, outcomes, strict=True)):
         if index in read:
             outcome.costs = {STAGE: read[index], **outcome.costs}
+        require(outcome.value is not None or outcome.error is not None, f"method {job.method!r} gave no result")
         if outcome.value is not None:
             facts: dict[str, Any] = {"costs": outcome.costs, "id": job.example.id, "method": job.method}
             outcome.value = replace(outcome.value, **facts, readers=job.readers.describe())
-        elif outcome.error is None:
-            raise InputError(f"method {job.method!r} ended without a result")
     return outcomes

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fastreader.core.checks import check_tokens, expect, located, rejecting, require
+from fastreader.core.checks import check_tokens, check_utf8, expect, located, rejecting, require
 from fastreader.core.forks import repair_in_children
 from fastreader.core.protocol import TextOrTokens
 from fastreader.errors import FastreaderError, InputError, UnsupportedModelError
@@ -22,7 +22,6 @@ _TOGETHER = 200_000  # bytes of texts that are encoded in one call
 _REMEMBERED = 512  # texts of templates whose tokens are kept
 logger = logging.getLogger(__name__)
 _DRAWS = ("dropout", "alpha", "nbest_size")  # settings of a tokenizer's model that are for training
-_SURROGATE = re.compile("[\ud800-\udfff]")
 _ANCHORS = ("\n", "\n\n", "a\n", ".")
 _USER, _ASSISTANT = "fastreader\u241euser", "fastreader\u241eassistant"
 
@@ -341,11 +340,8 @@ class TextEncoder:
 
     def _encode(self, texts: Sequence[str], trusted: bool = False, special: bool = False) -> list[list[int]]:
         for text in texts:
-            if (half := _SURROGATE.search(text)) is not None:
-                raise InputError(
-                    f"expected text that UTF-8 can hold, got half a surrogate pair at character {half.start()} of "
-                    f"{text[:60]!r}"
-                )
+            if not text.isascii():
+                check_utf8(text)
         tokens: list[list[int]] = []
         try:
             with self._lock:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fastreader.core.checks import require
 from fastreader.errors import InputError, UnsupportedModelError
 from fastreader.reader.prompts.chat_template import render_chat
 from fastreader.reader.prompts.encoder import Seam, TextEncoder
@@ -88,8 +89,8 @@ class PairWriter:
             parts += [(text[place : found.start()], True), (name if spaces[0] else f"{name}:stripped", False)]
             place = found.end()
         for name, count in counts.items():
-            if name == "instruction" and count == 0:
-                raise InputError("instruction: expected None, since the reranker's chat template has no place for one")
+            placeless = "instruction: expected None, since the reranker's chat template has no place for one"
+            require(name != "instruction" or count > 0, placeless)
             if count != 1:
                 raise UnsupportedModelError(
                     f"the reranker's chat template holds the {name} {count} times, expected once"

@@ -9,10 +9,9 @@ from collections.abc import Mapping, Set
 from typing import Any, ClassVar, Self
 
 from fastreader.core.checked import checked
-from fastreader.core.checks import check_json, check_keys, expect, located
+from fastreader.core.checks import check_json, check_keys, expect, located, rejecting, require
 from fastreader.data.files import read_object
 from fastreader.data.fingerprints import digest
-from fastreader.errors import InputError
 
 
 @checked
@@ -87,10 +86,8 @@ def check_fields(name: str, text: str, required: Set[str], optional: Set[str]) -
     """
     if not required | optional:
         return
-    try:
+    with rejecting(f"{name}: {text!r} is not a format string", ValueError):
         parts = _parts(text)
-    except ValueError as error:
-        raise InputError(f"{name}: {text!r} is not a format string ({error})") from error
     used = {str(key) for _, key, _, _ in parts}
     problem = ""
     if any(spec or conversion for _, _, spec, conversion in parts):
@@ -99,8 +96,7 @@ def check_fields(name: str, text: str, required: Set[str], optional: Set[str]) -
         problem = f"unknown fields {unknown}; it may use {sorted(required | optional)}"
     elif missing := sorted(required - used):
         problem = f"the field {{{missing[0]}}} must appear in it"
-    if problem:
-        raise InputError(f"{name}: {problem}, got {text!r}")
+    require(not problem, f"{name}: {problem}, got {text!r}")
 
 
 def _fields_of(texts: type[PromptTexts], item: dataclasses.Field[Any]) -> tuple[Set[str], Set[str]]:
