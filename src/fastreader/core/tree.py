@@ -228,7 +228,8 @@ def _sort(arrays: list[IntArray], contexts: IntArray) -> _Sorted:
         part = overlap[first:last]
         begins = np.cumsum(part) - part
         depth = np.arange(part.sum()) - np.repeat(begins, part)
-        one, other = (np.repeat(starts[first + i : last + i], part) + depth for i in (0, 1))
+        one = np.repeat(starts[first:last], part) + depth
+        other = np.repeat(starts[first + 1 : last + 1], part) + depth
         depth[flat[one] == flat[other]] = _MAX_TOKEN
         shared[first + 1 : last + 1] = np.minimum(np.minimum.reduceat(depth, begins), part)
         first = last
