@@ -49,9 +49,9 @@ from fastreader.moi.calibration.settling import is_look, look
 from fastreader.moi.calibration.store import SHIPPED
 from fastreader.moi.quantities.score_noise import correlations, covariance, whitener
 from fastreader.moi.solve.fitting import maximise
+from fastreader.moi.solve.held_out import predict
 from fastreader.moi.solve.likelihood import Pooled, contrasts, design, places_of, pool, posterior
 from fastreader.moi.solve.noise_fit import fit_with_noise
-from fastreader.moi.solve.predict import predict
 from fastreader.permutations import latin, prefix_sharing, random
 from fastreader.statistics import paired_bootstrap
 

@@ -18,8 +18,8 @@ from fastreader.moi.quantities.score_noise import (
     shared_places,
     whitener,
 )
+from fastreader.moi.solve.held_out import predict
 from fastreader.moi.solve.likelihood import negative_log_likelihood, pool
-from fastreader.moi.solve.predict import predict
 from fastreader.permutations import latin, prefix_sharing, random
 
 SHARED = correlations(0.6, 0.5, 5)
