@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import gzip
 import importlib
+import json
 import os
 from contextlib import contextmanager
 from pathlib import Path
@@ -110,6 +111,15 @@ def write_data(path: Path, text: str | bytes) -> Path:
     """Write a data file, packed where its name says so."""
     data = text.encode() if isinstance(text, str) else text
     path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+    return path
+
+
+def shorter_questions(path: Path, words: int = 12, limit: int | None = None) -> Path:
+    """Write the bundled questions with the first words of each passage, for examples that only have to run."""
+    rows = [json.loads(line) for line in QUESTIONS.read_text(encoding="utf-8").splitlines()[:limit]]
+    for passage in (passage for row in rows for passage in row["ctxs"]):
+        passage["text"] = " ".join(passage["text"].split()[:words])
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     return path
 
 

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
-from helpers.support import byte_tokenizer, tiny_llama
+from helpers.support import byte_tokenizer, shorter_questions, tiny_llama
 
 pytestmark = pytest.mark.usefixtures("loaded_once")
 
@@ -16,7 +16,7 @@ def run(page, folder, monkeypatch, blocks, model=None):
     text = (ROOT / "docs" / page).read_text(encoding="utf-8")
     code = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     assert len(code) == blocks
-    joined = "\n".join(code).replace("examples/questions.jsonl", str(ROOT / "examples" / "questions.jsonl"))
+    joined = "\n".join(code).replace("examples/questions.jsonl", str(shorter_questions(folder / "questions.jsonl")))
     if model is not None:
         assert '"smollm2-135m"' in joined
         joined = joined.replace('"smollm2-135m"', repr(str(model)))

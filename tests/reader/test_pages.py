@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from helpers.support import QUESTIONS
+from helpers.support import shorter_questions
 
 pytestmark = pytest.mark.usefixtures("loaded_once")
 ROOT = Path(__file__).parents[2]
@@ -24,8 +24,7 @@ ELSEWHERE = {"eor.md", "moi.md", "moi-baselines.md", "moi-distillation.md", "noi
 @pytest.mark.parametrize("name", SHOWN)
 def test_page(name, packaged_folder, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    lines = QUESTIONS.read_text(encoding="utf-8").splitlines(keepends=True)
-    Path("questions.jsonl").write_text("".join(lines[:2]), encoding="utf-8")
+    shorter_questions(Path("questions.jsonl"), limit=2)
     text = (ROOT / name).read_text(encoding="utf-8")
     names: dict[str, object] = {}
     blocks = list(re.finditer(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL))
