@@ -192,4 +192,4 @@ def test_facts(client, tiny_reader):
     assert {"/rerank", "/score", "/v1/completions", "/v1/read", "/health", "/metrics"} <= set(described)
     metrics = client.get("/metrics").text
     assert 'fastreader_requests_total{path="/health",status="200"}' in metrics
-    assert "fastreader_computed_tokens_total" in metrics
+    assert "fastreader_computed_tokens_total" in metrics and "fastreader_longest_pass_seconds" in metrics

@@ -54,7 +54,7 @@ def error_of(response):
             422,
             "max_tokens: expected less than",
         ),
-        ("/v1/completions", {"prompt": [5, -1]}, 422, r"prompt\[0\]: .*at least 0, got -1"),
+        ("/v1/completions", {"prompt": [5, -1]}, 422, r"prompt\[0\]: .*from 0, .*got -1"),
         ("/v1/completions", {"prompt": []}, 422, "prompt: expected at least one"),
         ("/v1/completions", {"prompt": [10**9], "echo": True, "logprobs": 0, "max_tokens": 0}, 422, "below the voc"),
         ("/v1/completions", {"prompt": [5] * 3000, "max_tokens": 1, "temperature": 0}, 422, "3000 tokens long"),

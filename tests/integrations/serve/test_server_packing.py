@@ -150,6 +150,7 @@ def test_greedy_texts_with_equal_options_are_written_together(held, tiny_reader,
         direct = tiny_reader.generate([f"The {i}"], max_new_tokens=4)
         assert found == direct and found.stats.total_tokens == direct.stats.total_tokens
     assert packer.totals.written_tokens > 0
+    assert 0 < packer.totals.longest_pass < 600
 
 
 def test_time_runs_out(held):

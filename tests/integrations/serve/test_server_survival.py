@@ -233,10 +233,10 @@ def memory():
             "at most 100",
         ),
         ("/v1/read", {"question": "q", "passages": list("abcdefghij"), "permutations": "latin:90000"}, "at most 100"),
-        ("/rerank", {"query": "q", "documents": ["a"] * 700, "method": "pairwise"}, "at most 100 documents"),
+        ("/rerank", {"query": "q", "documents": ["a"] * 700, "method": "pairwise"}, "at most 100 to compare"),
         ("/v1/read", {"question": "q", "passages": ["ab " * 2_000_000]}, "passages.0.: text: expected at most"),
         ("/rerank", {"query": "q", "documents": ["x", "ab " * 2_000_000]}, "documents.1.: text: expected at most"),
-        ("/rerank", {"query": "q", "documents": ["a" * 20_000] * 90, "method": "pairwise"}, "bytes in all pairs"),
+        ("/rerank", {"query": "q", "documents": ["a" * 20_000] * 90, "method": "pairwise"}, "bytes to compare"),
         (
             "/v1/completions",
             {"prompt": ["word " * 390] * 10, "n": 128, "max_tokens": 1, "echo": True, "logprobs": 1},

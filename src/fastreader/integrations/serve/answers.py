@@ -93,7 +93,7 @@ MOST_COMPARED = 100  # documents that are compared in pairs
 # memory of a text, and a character may have several tokens.
 BYTES = 16
 MOST_READ = 3_000_000  # bytes of documents in all pairs, or of passages in all orderings
-MOST_TOGETHER = 500_000  # bytes of documents that a method compares with each other
+_TOGETHER = 6  # times that each byte counts where a method reads documents together, but not in pairs
 _BATCH = 100_000  # bytes of queries and documents that are read in one call
 _AROUND = 100  # bytes that a prompt adds to each document
 _ALONE = (None, LIKELIHOOD, RELEVANCE, YES_NO)  # methods that read each document by itself
@@ -173,16 +173,10 @@ def _alone(
 
 def _check_compared(documents: Sequence[Passage], in_pairs: bool) -> None:
     """Reject documents whose comparison takes too much."""
-    size, most, where = (
-        sum(size_of(passage.text) + size_of(passage.title) for passage in documents),
-        MOST_TOGETHER,
-        "compared",
-    )
-    if in_pairs:
-        compared = f"at most {MOST_COMPARED} documents to compare in pairs"
-        expect(len(documents) <= MOST_COMPARED, "documents", compared, len(documents))
-        size, most, where = 2 * len(documents) * size, MOST_READ, "in all pairs"
-    expect(size <= most, "documents", f"at most {most:,} bytes {where}", f"{size:,}")
+    count, times = len(documents), 2 * len(documents) if in_pairs else _TOGETHER
+    size = times * sum(size_of(passage.text) + size_of(passage.title) for passage in documents)
+    expect(not in_pairs or count <= MOST_COMPARED, "documents", f"at most {MOST_COMPARED} to compare in pairs", count)
+    expect(size <= MOST_READ, "documents", f"at most {MOST_READ // times:,} bytes to compare", f"{size // times:,}")
 
 
 def answer_score(request: ScoreRequest, reader: PackedReader) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import functools
 import hashlib
 import json
 import logging
+import re
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -23,10 +24,12 @@ from fastreader.integrations.serve.answers import ServerPool, answer_read, answe
 from fastreader.integrations.serve.bodies import (
     ChatRequest,
     CompletionRequest,
+    DetokenizeRequest,
     ReadRequest,
     Refusal,
     RerankRequest,
     ScoreRequest,
+    TokenizeRequest,
     error_body,
     explained,
     parameter_of,
@@ -39,6 +42,7 @@ from fastreader.integrations.serve.packed_reader import PackedReader
 from fastreader.integrations.serve.pass_queue import TOO_LONG, DeadlineError, Packer, Totals
 from fastreader.integrations.serve.settings import ServerSettings
 from fastreader.integrations.serve.stream import Events, WholeAnswer
+from fastreader.integrations.serve.tokens import answer_detokenize, answer_tokenize
 from fastreader.reader.base import ReaderBase
 
 try:
@@ -54,6 +58,15 @@ except ImportError as error:
 
 log = logging.getLogger(__name__)
 _LEFT = 0.25  # seconds between two looks at whether the client is still there
+# What other servers have at paths of these words, and this one has not.
+_INSTEAD = (
+    ("embed|pooling|similarity", "this server returns no embeddings, /v1/rerank and /score compare texts"),
+    ("classify|predict", "this server has no classes, /score rates texts and /v1/completions has logprobs of labels"),
+    ("rerank", "documents are ranked by /v1/rerank"),
+    ("chat|generat|completion|messages|responses|invocations", "texts are written by /v1/chat/completions"),
+    ("tokenize", "texts are tokenized by /tokenize"),
+    ("info|props|version|ping|ready|load", "the state and version are at /health"),
+)
 _BODIES = 4  # times the largest body: bytes that unfinished bodies, and answers that are not taken, may hold
 
 
@@ -66,8 +79,8 @@ def create_app(reader: ReaderBase, settings: ServerSettings | None = None) -> Fa
 
     Returns:
         A FastAPI application: `/rerank`, `/v1/rerank`, `/v2/rerank`, `/score`, `/v1/score`, `/v1/completions`,
-        `/v1/chat/completions`, `/v1/read`, `/v1/models`, `/health`, `/metrics`, a page at `/`, and its description at
-        `/openapi.json`.
+        `/v1/chat/completions`, `/v1/read`, `/tokenize`, `/detokenize`, `/v1/models`, `/health`, `/metrics`, a page at
+        `/`, and its description at `/openapi.json`.
 
     Raises:
         MissingExtraError: if FastAPI or prometheus-client is not installed.
@@ -219,7 +232,8 @@ class _Server:
             message = str(error.detail)
             if error.status_code == 404:
                 paths = sorted({getattr(route, "path", "") for route in app.routes} - {"/", "/openapi.json"})
-                message = f"no such path; this server has {', '.join(paths)}"
+                instead = next((text for words, text in _INSTEAD if re.search(words, request.url.path)), "no such path")
+                message = f"{instead}; this server has {', '.join(paths)}"
             return _failure(error.status_code, message, "invalid_request_error", error.headers)
 
     def _add_answers(self) -> None:
@@ -247,6 +261,16 @@ class _Server:
         async def chat(body: ChatRequest, request: Request) -> Response:
             """Generate the assistant's next message, by the model's chat template."""
             return await self._work(request, body, answer_chat)
+
+        @app.post("/tokenize")
+        async def tokenize(body: TokenizeRequest, request: Request) -> Response:
+            """Return the token ids of a prompt or a chat."""
+            return await self._work(request, body, answer_tokenize)
+
+        @app.post("/detokenize")
+        async def detokenize(body: DetokenizeRequest, request: Request) -> Response:
+            """Return the text of token ids."""
+            return await self._work(request, body, answer_detokenize)
 
         @app.post("/v1/read")
         async def read(body: ReadRequest, request: Request) -> Response:
@@ -367,3 +391,5 @@ class Metrics:
         for name, about, value in counts:
             yield CounterMetricFamily(f"fastreader_{name}", about, value=value)
         yield GaugeMetricFamily("fastreader_active_requests", "Requests under way.", value=self._active())
+        longest = totals.longest_pass
+        yield GaugeMetricFamily("fastreader_longest_pass_seconds", "The longest pass or step so far.", value=longest)

@@ -200,6 +200,32 @@ class ChatRequest(Generated):
     chat_template_kwargs: dict[str, Any] = Field(default={}, description="Variables of the chat template.")
 
 
+class TokenizeRequest(Body):
+    """A body of `/tokenize`, as vLLM takes it: a prompt of `/v1/completions`, or messages of a chat."""
+
+    model: str | None = None
+    prompt: str | None = None
+    messages: Many[Message] | None = Field(None, min_length=1)
+    add_special_tokens: bool | None = Field(None, description="True by default for a prompt; a chat writes its own.")
+    return_token_strs: bool = False
+    chat_template_kwargs: dict[str, Any] = Field(default={}, description="Variables of the chat template.")
+
+    @model_validator(mode="after")
+    def _one_text(self) -> TokenizeRequest:
+        if (self.prompt is None) == (self.messages is None):
+            raise refusal("prompt: expected a prompt or messages, and not both", 422)
+        if self.messages is not None and self.add_special_tokens:
+            raise refusal("add_special_tokens: expected false with messages, whose template writes them", 422)
+        return self
+
+
+class DetokenizeRequest(Body):
+    """A body of `/detokenize`, as vLLM takes it."""
+
+    model: str | None = None
+    tokens: Tokens
+
+
 class ReadRequest(Body):
     """A body of `/v1/read`: how the order of the passages changes the answer."""
 

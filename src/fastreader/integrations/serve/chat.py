@@ -12,7 +12,7 @@ from fastreader.core.checks import expect, require
 from fastreader.core.protocol import Generation
 from fastreader.errors import InputError
 from fastreader.integrations.serve.answers import check_bytes
-from fastreader.integrations.serve.bodies import ChatRequest
+from fastreader.integrations.serve.bodies import ChatRequest, TokenizeRequest
 from fastreader.integrations.serve.completions import (
     ChoiceTokens,
     Emit,
@@ -70,7 +70,7 @@ def answer_chat(request: ChatRequest, reader: PackedReader, emit: Emit | None = 
     return {**head("chatcmpl", "chat.completion", reader), "choices": choices, "usage": counts}
 
 
-def chat_prompt(request: ChatRequest, encoder: TextEncoder) -> list[int]:
+def chat_prompt(request: ChatRequest | TokenizeRequest, encoder: TextEncoder) -> list[int]:
     """Return the token ids of a conversation up to the next answer, as transformers' `apply_chat_template` does.
 
     Special tokens that a message spells out stay plain text.
@@ -95,7 +95,7 @@ def chat_prompt(request: ChatRequest, encoder: TextEncoder) -> list[int]:
             "role": "system" if message.role == "developer" else message.role,
             "content": special.sub(hidden, message.content),
         }
-        for message in request.messages
+        for message in request.messages or ()
     ]
     try:
         text = render_chat(tokenizer, hidden_messages, request.chat_template_kwargs, generation=True)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from fastreader.core.checks import check_tokens, expect
+from fastreader.core.checks import expect
 from fastreader.core.protocol import Generation, Results
 from fastreader.core.tree import Tokens, TreeStats
 from fastreader.errors import ContextOverflowError
@@ -219,14 +219,17 @@ def _prompts(request: CompletionRequest, reader: PackedReader) -> list[array[int
         name = f"prompt[{i}]"
         check_length(reader, name, one)
         if not isinstance(one, str):
-            check_tokens(name, one)
-            expect(min(one, default=0) >= 0, name, "token ids of at least 0", min(one, default=0))
-            known = f"token ids below the vocabulary's {reader.vocabulary}"
-            expect(max(one, default=0) < reader.vocabulary, name, known, max(one, default=0))
+            check_ids(reader, name, one)
         prompts.append(compact(reader.encoder.prompt_tokens(one, name, special_tokens=True)))
         given[i] = ""
         check_length(reader, name, prompts[-1])
     return prompts
+
+
+def check_ids(reader: PackedReader, name: str, tokens: Sequence[int]) -> None:
+    """Raise InputError if token ids are not in the vocabulary."""
+    wrong = min(tokens, default=0) if min(tokens, default=0) < 0 else max(tokens, default=0)
+    expect(0 <= wrong < reader.vocabulary, name, f"token ids from 0, below the vocabulary's {reader.vocabulary}", wrong)
 
 
 def check_length(reader: PackedReader, name: str, given: str | Sequence[int]) -> None:

@@ -51,12 +51,14 @@ class Totals:
         computed_tokens: tokens that they computed.
         alone_tokens: tokens that they would have computed if each call had run in separate passes.
         written_tokens: tokens of generated texts.
+        longest_pass: seconds of the longest pass or step so far, for which every other call waits.
     """
 
     passes: int = 0
     computed_tokens: int = 0
     alone_tokens: int = 0
     written_tokens: int = 0
+    longest_pass: float = 0.0
 
 
 @dataclass(eq=False)
@@ -274,6 +276,7 @@ class Packer:
                 self._outcome(job, found)
             now = time.monotonic()
             self._scores_from = now + (now - began)
+            self.totals.longest_pass = max(self.totals.longest_pass, now - began)
 
     def _scored(self, jobs: Sequence[WaitingCall]) -> list[SequenceScores]:
         pairs = [pair for job in jobs for pair in job.pairs]
@@ -301,9 +304,10 @@ class Packer:
 
     def _write_once(self, writing: _Writing) -> None:
         """Run one step of texts, and drop those that nobody waits for."""
-        self._since = time.monotonic()
+        self._since = began = time.monotonic()
         try:
             texts = next(writing.steps)
+            self.totals.longest_pass = max(self.totals.longest_pass, time.monotonic() - began)
         except StopIteration as end:
             self._writing.remove(writing)
             self._written(writing, end.value)
