@@ -26,6 +26,8 @@ from fastreader.models.rewriting import surgery
 from fastreader.models.rewriting.fused import FusedAttention, FusedEnd, JoinedLinear, UpcastLinear
 from fastreader.models.tree_model import TreeModel
 
+_ROUNDED = 0.01  # how much a difference of keys in 16 bits counts, which may be of their rounding
+
 
 class RecordedCall(NamedTuple):
     """What attention of a layer was called with.
@@ -188,7 +190,10 @@ def layer_by_layer(model: TreeModel, silent: Collection[int] = ()) -> Iterator[N
 
 @torch.inference_mode()
 def step_difference(model: TreeModel, tree: PrefixTree, starts: IntArray, tokens: list[Any]) -> float:
-    """Return how far a step in one call is from the same step layer by layer, relative to the states' size.
+    """Return how far a step in one call is from the same step layer by layer, relative to the size.
+
+    The final states are compared, and the keys and values that are kept: a rotation that is wrong by little can leave
+    attention as it was at one place and not at another.
 
     Args:
         tree: the texts before.
@@ -204,9 +209,16 @@ def step_difference(model: TreeModel, tree: PrefixTree, starts: IntArray, tokens
             cache.begin_step()
             with nullcontext() if cache is ways[0] else layer_by_layer(model):
                 states.append(model.forward(step, cache.step_positions, cache).double())
-        off = (states[0] - states[1]).norm(dim=-1) / states[1].norm(dim=-1).clamp_min(1e-30)
-        worst = max(worst, float(off.max()))
+        worst = max(worst, _apart(*states))
+        for own, other in zip(*(cache.written() for cache in ways), strict=True):
+            rounds = own.element_size() < torch.float32.itemsize
+            worst = max(worst, _apart(own.double(), other.double()) * (_ROUNDED if rounds else 1))
     return worst
+
+
+def _apart(own: Tensor, other: Tensor) -> float:
+    """Return the largest distance of two rows relative to the other's size."""
+    return float(((own - other).norm(dim=-1) / other.norm(dim=-1).clamp_min(1e-30)).max())
 
 
 @contextmanager

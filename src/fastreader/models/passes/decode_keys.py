@@ -207,6 +207,10 @@ class DecodeKeys:
             list(map(distinct.index, windows)),
         )
 
+    def written(self) -> list[Tensor]:
+        """Return the keys and then the values that the current step has written, of each layer [B, Hk, D]."""
+        return [kept[self._new.to(kept.device)] for kept in (*self._generated.keys, *self._generated.values)]
+
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, params: AttentionParams) -> Tensor:
         """Compute attention of one layer for one new token per row, see `AttentionKeys.attend`."""
         if layer == len(self._generated.keys):
