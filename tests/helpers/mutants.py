@@ -517,6 +517,20 @@ def _scaled_steps(_model):
 late("steps_of_another_scale", _scaled_steps)
 
 
+def _turned_in_one_call(_model):
+    embedded = FusedStep._embedded
+
+    def turned(self, tokens, positions):
+        stream, (cosine, sine) = embedded(self, tokens, positions)
+        return stream, (cosine * 1.01, sine)
+
+    with patched(FusedStep, "_embedded", turned):
+        yield
+
+
+late("steps_in_one_call_turned_otherwise", _turned_in_one_call)
+
+
 def longer(vocabulary, longest, seed=0):
     """Two pairs of texts of almost `longest` tokens which differ at their end, and prompts of two lengths."""
     rng = np.random.default_rng(3 + seed)
