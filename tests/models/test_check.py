@@ -106,9 +106,9 @@ def test_passes_that_are_wrong_at_length_or_in_generation_are_refused(family):
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_a_step_in_one_call_that_turns_keys_otherwise_shows_where_attention_is_certain(precision):
     reader = Reader.load((scaled("Qwen2", 16), byte_tokenizer()), device="cpu", precision=precision)
-    with LATE["steps_in_one_call_turned_otherwise"](reader.local_model.model):
-        with pytest.raises(UnsupportedModelError, match="one call"):
-            check(reader.local_model.model)
+    mutant = LATE["steps_in_one_call_turned_otherwise"](reader.local_model.model)
+    with mutant, pytest.raises(UnsupportedModelError, match="one call"):
+        check(reader.local_model.model)
 
 
 @pytest.mark.parametrize(
