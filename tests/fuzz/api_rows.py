@@ -21,6 +21,7 @@ from helpers.support import byte_tokenizer, tiny_llama
 import fastreader as fr
 from fastreader import eor, errors, moi, noise, statistics, sure
 from fastreader.core.options import StepOptions
+from fastreader.eor.similarity.base import Pair
 from fastreader.models.loading.load import load
 from fastreader.models.loading.options import LoadOptions
 from fastreader.models.loading.relevance import RelevanceScheme
@@ -382,6 +383,10 @@ ROWS: dict[str, Row] = {
     "eor.Idf.weight": lambda w: (eor.Idf(2, {"a": 1}), {"token": "a"}),
     "eor.Limits": lambda w: fields_of(eor.Limits()),
     "eor.NliTexts": lambda w: fields_of(eor.NliTexts()),
+    "eor.NliTexts.logprobs": lambda w: (
+        eor.NliTexts(),
+        {"reader": w.reader, "pairs": [Pair("q", "a", "b")]},
+    ),
     "eor.QuestionLikelihood": lambda w: {"reader": w.reader, "texts": None},
     "eor.QuestionLikelihood.score_many": lambda w: (
         eor.QuestionLikelihood(w.reader),

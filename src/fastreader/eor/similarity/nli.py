@@ -96,6 +96,7 @@ class NliTexts(PromptTexts):
     yes: str = "Yes"
     no: str = "No"
 
+    @checked
     def logprobs(self, reader: ReaderProtocol, pairs: Sequence[Pair]) -> FloatArray:
         """Return log P(yes) and log P(no) of each pair, in one call of the reader: [P, 2], nats."""
         labels = [reader.continuation(self.yes), reader.continuation(self.no)]
