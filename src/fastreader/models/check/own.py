@@ -256,7 +256,7 @@ def _blockwise(head: nn.Linear, dtype: torch.dtype) -> Iterator[None]:
 def _typed(head: nn.Linear, dtype: torch.dtype) -> Iterator[None]:
     """Let an LM head that `_blockwise` computes show a weight of this type, to which Mamba-2 converts its input."""
     exchange, own = surgery.Exchange(), head.weight
-    shown = _parameter(own.new_zeros(1, 1, dtype=dtype).expand(own.shape), dtype)
+    shown = _parameter(torch.zeros(1, 1, dtype=dtype, device=own.device).expand(own.shape), dtype)
     exchange.parameters(head, lambda parameter: shown if parameter is own else None)
     try:
         yield
@@ -335,6 +335,8 @@ def run_own(
     name: str,
     given: RecordedLayers | None = None,
     only: Sequence[int] | None = None,
+    *,
+    scored: bool = True,
 ) -> RecordedLayers:
     """Run a model's own modules in `dtype` on texts of one length, which do not see each other.
 
@@ -344,6 +346,7 @@ def run_own(
         dtype: of weights and activations.
         given: inputs that replace each layer's own, as `watched` takes them.
         only: layers that run, the others return their input, and no log-probabilities are computed; None runs all.
+        scored: compute log-probabilities if all layers run.
 
     Returns:
         Inputs and outputs [B, n, E], log-probabilities of tokens 1..n-1 in float64, [B, n - 1].
@@ -358,7 +361,7 @@ def run_own(
         stack.enter_context(_recorded(model, found.constants))
         stack.enter_context(_without_advice())
         stack.enter_context(_typed(model.get_output_embeddings(), dtype))
-        if only is None:
+        if only is None and scored:
             logits = model(input_ids=tokens, use_cache=False).logits[:, :-1].double()
             found.logprobs = logits.log_softmax(-1).gather(2, tokens[:, 1:, None])[..., 0]
         else:  # the LM head of a long text would take longer than the layers

@@ -306,7 +306,8 @@ class _Check:
 
     def _compare_rounded(self, given: RecordedLayers, truth: RecordedLayers, found: Packed, quantised: bool) -> float:
         fast = self.model.precision == "fast"
-        own = run_own(self.model.original, self.tokens, torch.bfloat16, self.model.name, truth) if fast else None
+        original, name = self.model.original, self.model.name
+        own = run_own(original, self.tokens, torch.bfloat16, name, truth, scored=False) if fast else None
         worst = 0.0
         for index, differences in enumerate(self._updates(given, found)):
             median = float(differences.median())
