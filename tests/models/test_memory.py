@@ -127,7 +127,7 @@ with large_blocks_apart() if sys.argv[1] == "apart" else nullcontext():
 """
 
 
-@pytest.mark.skipif(sys.platform != "linux" or memory._libc("mallopt") is None, reason="glibc's allocator")
+@pytest.mark.skipif(sys.platform != "linux" or memory._libc("mallopt") is None, reason="needs mallopt of glibc")
 @pytest.mark.parametrize(("how", "least", "most"), [("apart", 75, 85), ("together", -1, 40)])
 def test_memory_between_blocks_that_stay_is_returned_while_a_model_loads(how, least, most):
     own = {name: value for name, value in os.environ.items() if name not in memory._SETTINGS_OF_GLIBC}
