@@ -8,6 +8,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from helpers.rerankers import logit_score
 
 import fastreader as fr
 from fastreader.errors import InputError
@@ -280,6 +281,36 @@ class TestHaystack:
         assert isinstance(again, FastreaderRanker)
         assert (again.model, again.top_k, again.method, again.reader) == ("a", 2, "qg", None)
 
+    def test_documents_placed_by_a_bias(self):
+        from haystack import Document, Pipeline
+
+        from haystack_integrations.components.rankers.fastreader import FastreaderReorder
+
+        scores = [0.1, 0.9, 0.3, 0.8, 0.2]
+        documents = [Document(content=str(i), score=score) for i, score in enumerate(scores)]
+        pipeline = Pipeline()
+        pipeline.add_component("reorder", FastreaderReorder())
+        pipeline = Pipeline.loads(pipeline.dumps())
+        placed = pipeline.run({"reorder": {"documents": documents}})["reorder"]["documents"]
+        assert placed == fr.arrange(documents, "smollm2-135m", scores) and placed[-1] == documents[1]
+        own = FastreaderReorder()
+        assert own.run([]) == {"documents": []}
+        documents[0].score = None
+        with pytest.warns(UserWarning, match="1 of 5 have no score and come last"):
+            placed = own.run(documents)["documents"]
+        assert placed == fr.arrange(documents, "smollm2-135m", [-1.0, *scores[1:]])
+        twice = [Document(content=text, id="a", score=score) for text, score in (("a", None), ("b", 1.0), ("c", 0.5))]
+        assert own.run([*twice, documents[2]])["documents"] == fr.arrange(
+            [twice[1], documents[2]], "smollm2-135m", [1.0, 0.3]
+        )
+        for bias, named in (
+            (None, "bias: expected text"),
+            ("", "bias: expected text"),
+            ("no reader", "no calibration"),
+        ):
+            with pytest.raises(InputError, match=named):
+                FastreaderReorder(bias).run(documents)
+
 
 class TestRerankers:
     pytest.importorskip("rerankers", reason="needs the extra rerankers")
@@ -327,6 +358,30 @@ def test_a_document_has_one_text_in_every_library(tiny_reader):
     direct = [result.relevance for item in (document, node, own) for result in fr.rerank(tiny_reader, QUESTION, [item])]
     found = [first.metadata["relevance_score"], second.score, third.score, fourth.score, *direct]
     assert found == pytest.approx([wanted] * 7, abs=1e-6) and abs(wanted - plain) > 1e-4
+
+
+def test_a_relevance_model_scores_by_itself_in_every_library(tmp_path):
+    import haystack
+    import langchain_core.documents
+    from llama_index.core.schema import NodeWithScore, TextNode
+
+    from fastreader.integrations import langchain, llama_index, rerankers
+    from haystack_integrations.components.rankers import fastreader
+
+    _, folder = logit_score(tmp_path, "Qwen3")
+    reader, how, text = fr.Reader.load(str(folder), check="off"), "Judge the length.", TEXTS[0]
+    wanted = [fr.rerank(reader, QUESTION, [text], instruction=given)[0].relevance for given in (None, how)]
+    assert abs(wanted[0] - wanted[1]) > 1e-4
+    document = langchain_core.documents.Document(text)
+    node, own = NodeWithScore(node=TextNode(text=text)), haystack.Document(content=text)
+    for given, relevance in zip((None, how), wanted, strict=True):
+        both = {"reader": reader, "instruction": given}
+        [first] = langchain.FastreaderRerank(**both).compress_documents([document], QUESTION)
+        [second] = llama_index.FastreaderRerank(**both).postprocess_nodes([node], query_str=QUESTION)
+        [third] = fastreader.FastreaderRanker(**both).run(QUESTION, [own])["documents"]
+        fourth = rerankers.FastreaderRanker(**both).rank(QUESTION, [text]).results[0]
+        found = [first.metadata["relevance_score"], second.score, third.score, fourth.score]
+        assert found == pytest.approx([relevance] * 4, abs=1e-6)
 
 
 def test_first_calls_at_the_same_time_load_once(monkeypatch):

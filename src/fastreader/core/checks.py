@@ -34,8 +34,17 @@ class Table(abc.ABC):  # noqa: B024  # the hook decides
         return hasattr(other, "columns") and hasattr(other, "__getitem__")
 
 
+class Structure(abc.ABC):  # noqa: B024  # the hook decides
+    """The type of records that yield their fields: models of pydantic, and replies of Elasticsearch."""
+
+    @classmethod
+    def __subclasshook__(cls, other: type) -> bool:
+        reply = any(base.__name__ == "ObjectApiResponse" for base in other.__mro__)
+        return reply or hasattr(other, "__pydantic_fields__")
+
+
 UNORDERED = (str, bytes, bytearray, memoryview, Mapping, Set, MappingView)  # not lists: see check_list
-NOT_LISTS = (*UNORDERED, Table)
+NOT_LISTS = (*UNORDERED, Table, Structure)
 LARGEST_SEED = 2**63 - 1  # as an int64, which random streams are keyed with
 
 MOST_STARTS = 10_000  # random starts of a search

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 from typing import Any, SupportsFloat
 
 from fastreader.core.checks import NOT_LISTS, check_text, expect, given, is_missing, located
+from fastreader.data.hits import Hit, as_hit, response_place
 from fastreader.data.rows import id_text, split_contents, titled
 from fastreader.data.types import Passage
 
@@ -14,9 +16,10 @@ PassageLike = Any
 """A text, a Passage, or another library's document."""
 
 _TEXT = ("text", "contents", "content", "page_content", "segment", "body", "passage")
+_ATTRIBUTES = ("page_content", "content", "text", "contents")
 _ID = ("id", "_id", "docid", "doc_id", "document_id", "node_id")
 _METADATA = ("metadata", "meta")
-_KNOWN = {*_TEXT, *_ID, *_METADATA, "title", "score"}
+_PAIR = "a document, or a pair of a document and its score"
 _WANTED = f"a text, a Passage, or a mapping or document with {', '.join(_TEXT[:-1])} or {_TEXT[-1]}"
 
 
@@ -24,7 +27,9 @@ def as_passages(documents: Iterable[Any], *, name: str = "passages", allow_blank
     """Return documents of any library as passages, in their order.
 
     Args:
-        documents: texts, `Passage`s, mappings, LangChain's and Haystack's Documents, LlamaIndex's nodes.
+        documents: texts, `Passage`s, mappings, LangChain's and Haystack's Documents, LlamaIndex's nodes, hits of
+            Elasticsearch, OpenSearch and Qdrant, or pairs (document, score) of these, whose score counts. Scores are
+            larger for better documents; a distance has to be negated.
         name: name of the argument, for messages.
         allow_blank: accept documents without any text.
 
@@ -32,7 +37,9 @@ def as_passages(documents: Iterable[Any], *, name: str = "passages", allow_blank
         InputError: if `documents` is not a list, or an item has no text.
     """
     listed = isinstance(documents, Iterable) and not isinstance(documents, NOT_LISTS)
-    expect(listed, name, "a list of passages", documents)
+    if not listed:
+        place = response_place(documents)
+        expect(False, name, f"a list of passages{' (' * bool(place)}{place}{')' * bool(place)}", documents)
     found = []
     for index, item in enumerate(documents):
         passage = Passage(item) if isinstance(item, str) else as_passage(item, name=f"{name}[{index}]")
@@ -47,19 +54,25 @@ def as_passage(document: Any, *, name: str = "document") -> Passage:
     """Return one document of any library as a passage, with its other values as `metadata`.
 
     The title is the document's `title` or else its metadata's, and a document without text has its title as its text.
-    None, NaN and pandas' NA are missing values.
+    None, NaN and pandas' NA are missing values. A hit's id and score are the search engine's; an id or a score that its
+    document has as well is in `metadata`.
 
     Args:
         document: see `as_passages`.
         name: name of the argument, for messages.
 
     Raises:
-        InputError: if it has no text.
+        InputError: if it has no text, or a hit comes without its document.
     """
     if isinstance(document, Passage):
         return document
     if isinstance(document, str):
         return Passage(document)
+    if _is_row(document):
+        return _of_pair(document, name)
+    hit = as_hit(document, name, _TEXT)
+    if hit is not None:
+        return _of_hit(hit, name)
     if isinstance(document, Mapping):
         return _of_mapping(document, name)
     node = getattr(document, "node", document)  # LlamaIndex: a node, or one with a score
@@ -67,9 +80,7 @@ def as_passage(document: Any, *, name: str = "document") -> Passage:
     if callable(content):
         text, id, extra = content(), getattr(node, "node_id", None), getattr(node, "metadata", None)
     else:
-        held = [
-            getattr(document, key) for key in ("page_content", "content", "text", "contents") if hasattr(document, key)
-        ]
+        held = [getattr(document, key) for key in _ATTRIBUTES if hasattr(document, key)]
         expect(bool(held), name, _WANTED, document)
         text = next((value for value in held if not is_missing(value)), "")  # Haystack's of an image has None
         id = next((value for key in _ID if (value := getattr(document, key, None)) is not None), None)
@@ -77,7 +88,28 @@ def as_passage(document: Any, *, name: str = "document") -> Passage:
     return _made(text, getattr(document, "title", None), id, getattr(document, "score", None), extra, name)
 
 
-def _of_mapping(document: Mapping[Any, Any], name: str) -> Passage:
+def _is_row(document: Any) -> bool:
+    """Return whether a document is a list or a tuple, and not a named tuple with a text."""
+    return isinstance(document, (list, tuple)) and not any(hasattr(document, key) for key in _ATTRIBUTES)
+
+
+def _of_pair(pair: list[Any] | tuple[Any, ...], name: str) -> Passage:
+    numbered = len(pair) == 2 and (is_missing(pair[1]) or _is_score(pair[1]))
+    expect(numbered and not _is_row(pair[0]), name, _PAIR, pair)
+    passage = as_passage(pair[0], name=name)
+    return passage if is_missing(pair[1]) else replace(passage, score=_as_score(pair[1], name))
+
+
+def _of_hit(hit: Hit, name: str) -> Passage:
+    ids = _ID if is_missing(hit.id) else ()
+    passage = _of_mapping(hit.document, f"{name}: {hit.place}", ids, scored=False)
+    id = passage.id if is_missing(hit.id) else id_text(hit.id)
+    metadata = {str(key): value for key, value in hit.rest.items()} | passage.metadata
+    return replace(passage, id=id, score=_as_score(hit.score, name), metadata=metadata)
+
+
+def _of_mapping(document: Mapping[Any, Any], name: str, ids: Collection[str] = _ID, *, scored: bool = True) -> Passage:
+    """Return the passage of a mapping, with the values of all keys that it does not read as metadata."""
     keys = ", ".join(map(str, document)) or "no keys"
     document = {key: value for key, value in document.items() if not is_missing(value)}
     field = next((key for key in _TEXT if key in document), None)
@@ -87,13 +119,15 @@ def _of_mapping(document: Mapping[Any, Any], name: str) -> Passage:
     text, title = document[field], document.get("title")
     if field == "contents" and isinstance(text, str) and not title:  # FlashRAG's, whose first line is the title
         title, text = split_contents(text)
-    id = next((document[key] for key in _ID if key in document), None)
-    extra = {key: value for key, value in document.items() if key not in _KNOWN}
+    id_key = next((key for key in ids if key in document), None)
+    read = {field, id_key, "title", "score" if scored else None, *_METADATA}
+    extra = {key: value for key, value in document.items() if key not in read}
     for key in _METADATA:
         if key in document:
             held = document[key]
             extra |= held if isinstance(held, Mapping) else {key: held}
-    return _made(text, title, id, document.get("score"), extra, name)
+    id, score = document.get(id_key), document.get("score") if scored else None
+    return _made(text, title, id, score, extra, name)
 
 
 def _made(text: Any, title: Any, id: Any, score: Any, metadata: Any, name: str) -> Passage:
@@ -101,9 +135,15 @@ def _made(text: Any, title: Any, id: Any, score: Any, metadata: Any, name: str) 
     extra = {str(key): value for key, value in metadata.items()} if isinstance(metadata, Mapping) else {}
     if is_missing(title) and isinstance(extra.get("title"), str):
         title = extra.pop("title")
-    number = isinstance(score, SupportsFloat) and not isinstance(score, bool) and not getattr(score, "ndim", 0)
-    expect(is_missing(score) or number, f"{name}: score", "a number or None", score)
-    score = None if is_missing(score) or math.isnan(float(score)) else float(score)
     with located(name):
         title, text = titled("" if is_missing(title) else title, text)
-        return Passage(text, title, None if is_missing(id) else id_text(id), score, metadata=extra)
+        return Passage(text, title, None if is_missing(id) else id_text(id), _as_score(score, name), metadata=extra)
+
+
+def _is_score(score: Any) -> bool:
+    return isinstance(score, SupportsFloat) and not isinstance(score, bool) and not getattr(score, "ndim", 0)
+
+
+def _as_score(score: Any, name: str) -> float | None:
+    expect(is_missing(score) or _is_score(score), f"{name}: score", "a number or None", score)
+    return None if is_missing(score) or math.isnan(float(score)) else float(score)

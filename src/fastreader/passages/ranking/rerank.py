@@ -93,8 +93,9 @@ def rerank(
     Args:
         reader: a reader, a session of one, or what `Reader.load` takes.
         question: a question, or a list of them; an `Example` brings its passages.
-        passages: texts, `Passage`s, mappings, documents of LangChain or Haystack, nodes of LlamaIndex, in the
-            retriever's order; for a list of questions, a list of such lists. None for `Example`s.
+        passages: texts, `Passage`s, mappings, documents of LangChain or Haystack, nodes of LlamaIndex, hits of
+            Elasticsearch or Qdrant, pairs (document, score) of these, in the retriever's order; for a list of
+            questions, a list of such lists. None for `Example`s.
         method: "relevance", "query_likelihood", "yes_no", "moi", or a baseline's name ("first-token", "pairwise", ...).
             None is "relevance" for a model trained for it, else "query_likelihood".
         top_n: return at most this many passages; None returns all.

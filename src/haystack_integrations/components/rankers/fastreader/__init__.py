@@ -1,4 +1,4 @@
-"""Haystack: a ranker component, in the only place from which Haystack loads serialised components."""
+"""Haystack: components that re-rank documents, or place them for a reader, where Haystack loads serialised ones."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from fastreader.core.checks import check_int, check_number, is_missing, rejecting
+from fastreader.core.checks import check_int, check_number, check_text, is_missing, rejecting
 from fastreader.errors import MissingExtraError
 from fastreader.integrations.common import above, named_reader, noted, ranking
+from fastreader.passages.arrange import arrange, scores_or_last
 
 try:
     from haystack import Document, component, default_from_dict, default_to_dict
@@ -21,6 +22,7 @@ _FIELDS = (
     "model",
     "top_k",
     "method",
+    "instruction",
     "device",
     "dtype",
     "precision",
@@ -35,6 +37,15 @@ def _score(document: Document) -> float:
     return -math.inf if document.score is None else document.score
 
 
+def _distinct(documents: list[Document]) -> list[Document]:
+    """Return the first document of each id with the largest score, as Haystack's own rankers do."""
+    by_id: dict[str, Document] = {}
+    for document in documents:
+        if document.id not in by_id or _score(document) > _score(by_id[document.id]):
+            by_id[document.id] = document
+    return list(by_id.values())
+
+
 @component
 class FastreaderRanker:
     """Rank documents by their relevance to the query, by `fastreader.rerank`, with scores in [0, 1].
@@ -43,7 +54,8 @@ class FastreaderRanker:
         model, device, dtype, precision: arguments of `Reader.load`, which `warm_up` or the first run calls; `device`
             may also be a `ComponentDevice`.
         top_k: at most this many documents are returned; None returns all.
-        method: a method of `fastreader.rerank`.
+        method: a method of `fastreader.rerank`; None takes a relevance model's own, else query likelihood.
+        instruction: what makes a document relevant, for the methods that take one.
         options: further arguments of `fastreader.rerank`.
         score_threshold: documents of smaller relevance are left out; None keeps all.
         meta_fields_to_embed: keys of `meta` whose values are read before the content. A `title` is always read.
@@ -59,7 +71,8 @@ class FastreaderRanker:
         model: str = "smollm2-135m",
         *,
         top_k: int | None = 10,
-        method: str = "query_likelihood",
+        method: str | None = None,
+        instruction: str | None = None,
         device: str | ComponentDevice = "auto",
         dtype: str = "auto",
         precision: str = "fast",
@@ -74,7 +87,7 @@ class FastreaderRanker:
         if isinstance(device, ComponentDevice):
             with rejecting("device: expected one device", ValueError):
                 device = device.to_torch_str()
-        self.model, self.top_k, self.method = model, top_k, method
+        self.model, self.top_k, self.method, self.instruction = model, top_k, method, instruction
         self.device, self.dtype, self.precision = str(device), dtype, precision
         self.score_threshold, self.embedding_separator = score_threshold, embedding_separator
         self.meta_fields_to_embed = list(meta_fields_to_embed or [])
@@ -103,16 +116,11 @@ class FastreaderRanker:
 
         Args:
             query: the question.
-            documents: those without text come last; of those with the same id, the first one with the largest score is
-                kept, as Haystack's own rankers do.
+            documents: those without text come last; of those with the same id one is kept.
             top_k: instead of the component's.
         """
         self.warm_up()
-        by_id: dict[str, Document] = {}
-        for document in documents:
-            if document.id not in by_id or _score(document) > _score(by_id[document.id]):
-                by_id[document.id] = document
-        documents = list(by_id.values())
+        documents = _distinct(documents)
         passages = [{"text": self._text(d), "id": d.id, "metadata": d.meta} for d in documents]
         limit = self.top_k if top_k is None else top_k
         kept = []
@@ -132,3 +140,35 @@ class FastreaderRanker:
     ) -> dict[str, list[Document]]:
         """Run `run` in a thread."""
         return await asyncio.to_thread(self.run, query, documents, top_k)
+
+
+@component
+class FastreaderReorder:
+    """Put the best documents where a reader's position bias is largest, by `fastreader.arrange`.
+
+    No reader runs.
+
+    Args:
+        bias: the name of a reader that has calibrations, or the file of one.
+
+    Raises:
+        InputError: if `bias` is not text.
+    """
+
+    def __init__(self, bias: str = "smollm2-135m") -> None:
+        check_text("bias", bias)
+        self.bias = bias
+
+    @component.output_types(documents=list[Document])
+    def run(self, documents: list[Document]) -> dict[str, list[Document]]:
+        """Return the documents in reading order, by their scores.
+
+        Args:
+            documents: those without a score come last; of those with the same id one is kept.
+
+        Raises:
+            InputError: if the bias cannot place the documents.
+        """
+        kept = _distinct(documents)
+        scores = scores_or_last("documents", [document.score for document in kept])
+        return {"documents": arrange(kept, self.bias, scores)}
