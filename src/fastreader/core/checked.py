@@ -40,7 +40,7 @@ import os
 import sys
 import types
 import typing
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, repeat
 from typing import Any, TypeVar
@@ -138,7 +138,7 @@ def checked_methods(target: Target) -> Target:
 
 def _class_with_checks(target: Target, at: str) -> Target:
     if "__init__" in vars(target):
-        target.__init__ = _with_checks(target.__init__, at)  # type: ignore[misc]
+        target.__init__ = _with_checks(target.__init__, at, inspect.getmro(target))  # type: ignore[misc]
     return checked_methods(target)
 
 
@@ -162,8 +162,11 @@ def accept(name: str, value: Any, kind: HintKind) -> Any:
     raise found  # type: ignore[misc]  # expect() has raised otherwise
 
 
-def _with_checks(function: Callable[..., Any], at: str) -> Callable[..., Any]:
-    """Return the function with its arguments checked, `at` before their names in messages."""
+def _with_checks(function: Callable[..., Any], at: str, owners: Sequence[type] = ()) -> Callable[..., Any]:
+    """Return the function with its arguments checked, `at` before their names in messages.
+
+    A hint is read in the module of the first of `owners` that has such a field, or in the function's.
+    """
     parameters = inspect.signature(function).parameters.values()
     compiled: tuple[dict[str, HintKind], list[tuple[str, HintKind]], tuple[str, HintKind]] | None = None
 
@@ -174,7 +177,8 @@ def _with_checks(function: Callable[..., Any], at: str) -> Callable[..., Any]:
         for parameter in parameters:
             kind = _ANYTHING
             if parameter.annotation is not parameter.empty and parameter.kind is not parameter.VAR_KEYWORD:
-                kind = kind_of(_evaluated(parameter.annotation, function))
+                owner = next((each for each in owners if parameter.name in inspect.get_annotations(each)), function)
+                kind = kind_of(_evaluated(parameter.annotation, owner.__module__))
             named = (at + parameter.name, kind)
             if parameter.kind is parameter.VAR_POSITIONAL:
                 others = named
@@ -202,15 +206,15 @@ def _with_checks(function: Callable[..., Any], at: str) -> Callable[..., Any]:
     return wrapper
 
 
-def _evaluated(annotation: Any, function: Callable[..., Any]) -> Any:
+def _evaluated(annotation: Any, module: str) -> Any:
     """Return the hint of an annotation, importing names under TYPE_CHECKING now."""
     if not isinstance(annotation, str):
         return annotation
-    module = sys.modules[function.__module__]
+    names = vars(sys.modules[module])
     try:
-        return eval(annotation, vars(module))  # nosec B307  # the text of a hint in the package's own source
+        return eval(annotation, names)  # nosec B307  # the text of a hint in the package's own source
     except NameError:
-        return eval(annotation, vars(module), _late_names(module.__name__))  # nosec B307
+        return eval(annotation, names, _late_names(module))  # nosec B307
 
 
 @functools.cache

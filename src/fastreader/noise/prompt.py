@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from fastreader.core.checked import checked
@@ -11,12 +11,12 @@ from fastreader.core.checks import expect
 from fastreader.core.protocol import ReaderProtocol, TextOrTokens
 from fastreader.data.types import Passage
 from fastreader.noise.layouts import Fits
-from fastreader.reader.prompts.texts import PromptTexts
+from fastreader.reader.prompts.texts import ChatTexts
 
 
 @checked
 @dataclass(frozen=True)
-class NoiseTemplate(PromptTexts):
+class NoiseTemplate(ChatTexts):
     """The texts around documents and question. Each can be replaced.
 
     A prompt consists of the pieces ``instruction, documents``, one ``document`` per passage and ``question``; the reply
@@ -32,9 +32,7 @@ class NoiseTemplate(PromptTexts):
         lead: start of the reply; in a chat it opens the model's turn.
         closed_book: asks for an answer from memory.
         no_answer: reply of a reader that finds no answer, as named in the instruction.
-        chat: whether to use the model's chat template; None uses it if there is one.
-        system: system message of the chat; None keeps the default of the chat template.
-        chat_options: further variables for the chat template.
+        chat, system, chat_options: see `ChatTexts`.
 
     Raises:
         InputError: as `PromptTexts`; or if `instruction` does not name `no_answer`.
@@ -51,9 +49,6 @@ class NoiseTemplate(PromptTexts):
     lead: str = "Answer:"
     closed_book: str = "Answer the question from memory with a few words, five tokens at most.\n"
     no_answer: str = "NO-RES"
-    chat: bool | None = None
-    system: str | None = None
-    chat_options: dict[str, Any] = field(default_factory=dict)
 
     OPTIONAL: ClassVar = {"document": {"title", "number"}, "document_without_title": {"number"}}
 

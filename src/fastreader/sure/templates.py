@@ -7,12 +7,12 @@ share those tokens; the pieces that the prompts of a stage share come first. A p
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import ClassVar
 
 from fastreader.core.checked import checked
 from fastreader.data import Passage
-from fastreader.reader.prompts.texts import PromptTexts
+from fastreader.reader.prompts.texts import ChatTexts, PromptTexts
 
 LETTERS = tuple(f"({letter})" for letter in "abcdefghijklmnopqrstuvwxyz")  # the markers of candidates
 PLACEHOLDERS = tuple(2 * letter for letter in "xyzwvutsrqponmlkjihgfedcba")  # of candidates in the answer format
@@ -41,7 +41,7 @@ def lettered(texts: Sequence[str]) -> list[str]:
 
 @checked
 @dataclass(frozen=True)
-class SureTemplate(PromptTexts):
+class SureTemplate(ChatTexts):
     """The texts of the four stages, each replaceable.
 
     Prompts, with "|" between pieces:
@@ -72,9 +72,7 @@ class SureTemplate(PromptTexts):
         ranking_first, ranking_second: field {summary}.
         ranking_question: field {question}.
         first, second: the labels of ranking.
-        chat: whether to apply the chat template; None applies it if the model has one.
-        system: system message of the chat; None leaves it to the chat template.
-        chat_options: further variables for the chat template, such as {"enable_thinking": False}.
+        chat, system, chat_options: see `ChatTexts`.
     """
 
     passage: str = "Passage #{number} Title: {title}\nPassage #{number} Text: {text}\n"
@@ -118,9 +116,6 @@ class SureTemplate(PromptTexts):
     )
     first: str = "Passage 1"
     second: str = "Passage 2"
-    chat: bool | None = None
-    system: str | None = None
-    chat_options: dict[str, Any] = field(default_factory=dict)
 
     OPTIONAL: ClassVar = {
         "passage": {"title", "number"},

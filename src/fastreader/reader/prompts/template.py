@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import ClassVar
 
 from fastreader.core.checked import checked
 from fastreader.core.checks import expect
-from fastreader.reader.prompts.texts import PromptTexts
+from fastreader.reader.prompts.texts import ChatTexts
 
 
 @checked
 @dataclass(frozen=True)
-class Template(PromptTexts):
+class Template(ChatTexts):
     """The texts around passages, question and answer. Every field can be replaced.
 
     A prompt is ``header, (passage, separator) for each passage, question_lead, question, answer_lead``; after it
@@ -41,11 +41,7 @@ class Template(PromptTexts):
         end: what ends an answer, scored with it; None uses the chat template's end of turn, or "\\n" without a chat;
             "" scores candidates as open beginnings.
         question_first: whether the question precedes the passages.
-        chat: whether to use the chat template; None uses it if the model has one.
-        system: system message of the chat; None uses the chat template's default.
-        chat_options: further variables for the chat template, such as {"enable_thinking": False}. A chat template
-            whose generation prompt does not directly precede an answer, for example because it opens the model's
-            thinking, is rejected unless answer_lead is set ("" if nothing is missing).
+        chat, system, chat_options: see `ChatTexts`.
     """
 
     header: str = "Answer the question from the passages below. Give the answer alone, in a few words.\n\n"
@@ -59,9 +55,6 @@ class Template(PromptTexts):
     candidate: str | None = None
     end: str | None = None
     question_first: bool = False
-    chat: bool | None = None
-    system: str | None = None
-    chat_options: dict[str, Any] = field(default_factory=dict)
 
     OPTIONAL: ClassVar = {"passage": {"title", "number"}, "passage_without_title": {"number"}}
     REQUIRED: ClassVar = {"candidate": {"candidate"}}

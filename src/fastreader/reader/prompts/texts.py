@@ -1,4 +1,4 @@
-"""PromptTexts: the base of every template."""
+"""PromptTexts: the base of every template, and ChatTexts: of those with settings for the chat."""
 
 from __future__ import annotations
 
@@ -76,6 +76,23 @@ class PromptTexts:
             if not any(isinstance(value, dict) and value for value in self.__dict__.values()):  # nothing can change
                 object.__setattr__(self, "_digest", known)
         return known
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ChatTexts(PromptTexts):
+    """Base of templates that choose how the model's chat template is applied.
+
+    Attributes:
+        chat: whether to use the chat template; None uses it if the model has one.
+        system: system message of the chat; None uses the chat template's default.
+        chat_options: further variables for the chat template, such as {"enable_thinking": False}. A chat template
+            whose generation prompt does not directly precede an answer, for example because it opens the model's
+            thinking, is rejected unless the template says how the answer begins ("" if nothing is missing).
+    """
+
+    chat: bool | None = None
+    system: str | None = None
+    chat_options: dict[str, Any] = dataclasses.field(default_factory=dict)
 
 
 def check_fields(name: str, text: str, required: Set[str], optional: Set[str]) -> None:
