@@ -6,6 +6,7 @@ import asyncio
 import base64
 import functools
 import hashlib
+import inspect
 import json
 import logging
 import re
@@ -237,45 +238,24 @@ class _Server:
             return _failure(error.status_code, message, "invalid_request_error", error.headers)
 
     def _add_answers(self) -> None:
-        app = self.app
+        self._add_answer(RerankRequest, answer_rerank, "/rerank", "/v1/rerank", "/v2/rerank", pooled=self.pooled)
+        self._add_answer(ScoreRequest, answer_score, "/score", "/v1/score")
+        self._add_answer(CompletionRequest, answer_completion, "/v1/completions")
+        self._add_answer(ChatRequest, answer_chat, "/v1/chat/completions")
+        self._add_answer(TokenizeRequest, answer_tokenize, "/tokenize")
+        self._add_answer(DetokenizeRequest, answer_detokenize, "/detokenize")
+        self._add_answer(ReadRequest, answer_read, "/v1/read", pooled=self.pooled)
 
-        @app.post("/rerank")
-        @app.post("/v1/rerank")
-        @app.post("/v2/rerank")
-        async def rerank(body: RerankRequest, request: Request) -> Response:
-            """Order documents by their relevance to a query."""
-            return await self._work(request, body, functools.partial(answer_rerank, pooled=self.pooled))
+    def _add_answer(self, kind: type, answer: Callable[..., Any], *paths: str, **settings: Any) -> None:
+        """Answer requests with bodies of one kind at some paths."""
 
-        @app.post("/score")
-        @app.post("/v1/score")
-        async def score(body: ScoreRequest, request: Request) -> Response:
-            """Return the relevance of each document to its query."""
-            return await self._work(request, body, answer_score)
+        async def endpoint(body: Any, request: Request) -> Response:
+            return await self._work(request, body, functools.partial(answer, **settings))
 
-        @app.post("/v1/completions")
-        async def completions(body: CompletionRequest, request: Request) -> Response:
-            """Generate texts after prompts, or return log-probabilities of prompts with echo and logprobs."""
-            return await self._work(request, body, answer_completion)
-
-        @app.post("/v1/chat/completions")
-        async def chat(body: ChatRequest, request: Request) -> Response:
-            """Generate the assistant's next message, by the model's chat template."""
-            return await self._work(request, body, answer_chat)
-
-        @app.post("/tokenize")
-        async def tokenize(body: TokenizeRequest, request: Request) -> Response:
-            """Return the token ids of a prompt or a chat."""
-            return await self._work(request, body, answer_tokenize)
-
-        @app.post("/detokenize")
-        async def detokenize(body: DetokenizeRequest, request: Request) -> Response:
-            """Return the text of token ids."""
-            return await self._work(request, body, answer_detokenize)
-
-        @app.post("/v1/read")
-        async def read(body: ReadRequest, request: Request) -> Response:
-            """Show what the order of the passages does to the answer."""
-            return await self._work(request, body, functools.partial(answer_read, pooled=self.pooled))
+        endpoint.__annotations__ = {"body": kind, "request": Request, "return": Response}
+        name, does = answer.__name__.removeprefix("answer_"), inspect.getdoc(answer) or ""
+        for path in paths:
+            self.app.add_api_route(path, endpoint, methods=["POST"], name=name, description=does.partition("\n")[0])
 
     def _add_facts(self) -> None:
         app = self.app
