@@ -5,7 +5,8 @@
 
 Runs of lines count as equal if they have the same tokens once names are numbered in their order and strings and
 numbers replaced by their kind. Blank lines, comments, docstrings, lone brackets and imports do not count, nor does a
-run of few tokens, or one in more than eight places. A pair of files counts once, however many runs it shares.
+line that only declares a field or a parameter, a run of few tokens, or one in more than eight places. A pair of files
+counts once, however many runs it shares.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ sys.path.append(str(Path(__file__).parent))
 import walk
 
 LINES = 6
-TOKENS = 26  # a run of fewer is fields, brackets and the like
+TOKENS = 26  # a run of fewer is brackets and the like
 PLACES = 8  # a run in more places is a convention, such as the head of every command
 _SKIPPED = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
 
@@ -37,7 +38,7 @@ def shapes(file: Path) -> list[tuple[int, list[str]]]:
     skipped: set[int] = set()
     for node in ast.walk(walk.parsed(file)):
         is_text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-        if is_text or isinstance(node, ast.Import | ast.ImportFrom):
+        if is_text or isinstance(node, ast.Import | ast.ImportFrom) or declares(node):
             skipped.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
     lines: dict[int, list[str]] = defaultdict(list)
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
@@ -47,6 +48,15 @@ def shapes(file: Path) -> list[tuple[int, list[str]]]:
         is_name = token.type == tokenize.NAME and not keyword.iskeyword(token.string)
         lines[token.start[0]].append(f"@{token.string}" if is_name else kinds.get(token.type, token.string))
     return [(number, parts) for number, parts in sorted(lines.items()) if any(p[-1].isalnum() for p in parts)]
+
+
+def declares(node: ast.AST) -> bool:
+    """Return whether a node is a field or parameter with its type on one line, of any default but a call."""
+    if isinstance(node, ast.arg):
+        return node.annotation is not None and node.lineno == node.end_lineno
+    if not isinstance(node, ast.AnnAssign) or node.lineno != node.end_lineno:
+        return False
+    return node.value is None or isinstance(node.value, ast.Constant)
 
 
 def renamed(run: list[list[str]]) -> tuple[str, ...]:
