@@ -281,6 +281,7 @@ class TreeModel:
 
     def release_original(self) -> None:
         """Release the model's own modules, whose weights the upcast ones may hold in another layout."""
+        _ = self.weights_a_layer  # counted in them
         self.original = None
         for module in self.model.modules():
             if isinstance(module, (fused.UpcastLinear, fused.JoinedLinear)):

@@ -104,6 +104,33 @@ def test_calls_that_share_a_beginning_go_first(held):
     assert passes == [[90], [30, 30], [40]]
 
 
+@pytest.mark.parametrize("kind", ["scores", "texts"])
+@pytest.mark.parametrize("pause", [0.0, 0.6])
+def test_a_small_call_goes_before_a_large_one_unless_that_is_due(held, monkeypatch, kind, pause):
+    """A call is due when it would be done by itself, so that a large one waits for its own time and no longer."""
+    packer, go, begun = held
+    packer._most, packer._rate = 40, 100.0  # tokens a second: the large call takes half a second
+    order, score, steps = [], packer.reader.score, packer.reader.generate_steps
+    monkeypatch.setattr(packer.reader, "score", lambda pairs, **o: order.append(pairs[0][0][0]) or score(pairs, **o))
+    monkeypatch.setattr(packer.reader, "generate_steps", lambda texts, o: order.append(texts[0][0]) or steps(texts, o))
+    reader = PackedReader(packer, later())
+    with ThreadPoolExecutor(3) as pool:
+        futures = [pool.submit(reader.score, [([20], [21])])]
+        assert begun.wait(20)
+        if kind == "scores":
+            futures.append(pool.submit(reader.score, [([30, *range(5, 54)], [9])]))
+        else:
+            futures.append(pool.submit(reader.generate, [[30, 31]], max_new_tokens=3))
+        waiting(packer, 1)
+        time.sleep(pause)
+        futures.append(pool.submit(reader.score, [([40, 5, 6], [9])]))
+        waiting(packer, 2)
+        go.set()
+        for future in futures:
+            future.result()
+    assert order == ([20, 30, 40] if pause else [20, 40, 30])
+
+
 def test_a_call_that_fails_harms_no_other(held, tiny_reader):
     packer, go, begun = held
     score = packer.reader.score

@@ -129,6 +129,7 @@ def test_a_request_that_is_left_ends_within_a_part(own, work, name, part):
 
 
 def test_parts_give_what_one_call_gives(tiny_reader, own, monkeypatch):
+    own = PackedReader(own._packer, time.monotonic() + 60)
     documents = [*TEXTS[:40], "", *TEXTS[40:60]]
     direct = fr.rerank(tiny_reader, "Which river?", documents)
     monkeypatch.setattr("fastreader.integrations.serve.answers._BATCH", 1500)

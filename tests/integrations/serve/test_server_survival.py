@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from helpers.serve_support import serving
 
+import fastreader as fr
 from fastreader.errors import FastreaderError
 from fastreader.integrations.serve.packed_reader import PackedReader
 from fastreader.integrations.serve.pass_queue import DeadlineError, Packer
@@ -95,7 +96,8 @@ def test_empty_calls_at_once(packer):
 
 def test_health_tells_the_truth(tiny_reader, monkeypatch):
     go, score = threading.Event(), tiny_reader.score
-    with serving(tiny_reader, timeout=0.4) as client, ThreadPoolExecutor(1) as pool:
+    fr.rerank(tiny_reader, RERANK["query"], RERANK["documents"])  # the first call imports what it needs
+    with serving(tiny_reader, timeout=1.0) as client, ThreadPoolExecutor(1) as pool:
         monkeypatch.setattr(tiny_reader, "score", lambda *a, **o: go.wait(20) and score(*a, **o))
         late = pool.submit(client.post, "/rerank", json=RERANK)
         until(lambda: client.get("/health").status_code == 503)

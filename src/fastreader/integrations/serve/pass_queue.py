@@ -1,7 +1,9 @@
 """Packer: one thread that runs the passes of all requests, so that requests at the same time share them.
 
-It takes all calls that wait and fit, scores their sequences in one tree, and hands each its part. Texts are generated a
-step at a time between such passes. So a call that nobody waits for any more ends within one pass.
+It takes the call that is due first and those that fit with it, scores their sequences in one tree, and hands each its
+part. Texts are generated a step at a time between such passes. So a call that nobody waits for any more ends within one
+pass. A call is due when it would be done if the server had nothing else to do: a small one goes before a large one that
+came shortly before it, and no call waits for ever.
 """
 
 from __future__ import annotations
@@ -33,8 +35,12 @@ TOO_LONG = "the request took longer than this server allows"
 _MORE = 4  # waits for others before a pass, at most
 _SHARING = 8  # at most this many budgets of calls are tried in one pass, for what they share
 _WRITING = 16  # calls of generate that run at once
-_PASS_TOKENS = {"cpu": 4096}  # of one pass by default, so that it takes about a second
-_GPU_TOKENS = 32_768
+_PASS_SECONDS = 1.0  # that one pass should take at most, by the rate of those before
+_FEWEST = 512  # tokens of one pass by default, however slow the reader is
+_MOST = {"cpu": 4096}  # tokens of one pass by default, 32,768 on a GPU
+_PRODUCTS = {"cpu": 1e11}  # multiplications a second before any pass was timed, 1e14 on a GPU
+_RATED = 256  # tokens of a pass whose time says how fast the reader is
+_STEP_TOKENS = 16  # tokens of a pass that take as long as one step of a text, roughly
 _FAILING = 8  # passes in a row that failed as they should not, from which on the server calls itself unhealthy
 
 
@@ -73,12 +79,18 @@ class WaitingCall:
     options: StepOptions = field(default_factory=StepOptions)
     on_step: Callable[[list[DecodedText]], None] | None = None
     alone: bool = False
+    due: float = 0.0
     future: Future[Any] = field(default_factory=Future)
 
     @property
     def tokens(self) -> int:
         """Tokens that it computes alone, without tokens to generate."""
         return sum(tree.stats.computed_tokens for tree in self.trees)
+
+    @property
+    def work(self) -> int:
+        """Tokens that take about as long to compute as the whole call."""
+        return self.tokens + (0 if self.pairs else _STEP_TOKENS * self.options.max_new_tokens)
 
     @property
     def start(self) -> Tokens:
@@ -134,7 +146,11 @@ class Packer:
         self._pause = settings.pack_seconds if settings.pack else 0.0
         self._waiting: deque[WaitingCall] = deque()
         self._writing: list[_Writing] = []
-        self._scores_from = 0.0  # no pass of scores before, by time.monotonic
+        self._pass_from = 0.0  # no pass of scores or prompts before, by time.monotonic
+        model = reader.local_model.model
+        weights = max(1, model.weights_a_layer * len(model.windows))
+        self._rate = _PRODUCTS.get(model.device.type, 1e14) / weights  # tokens a second
+        self._limit = _MOST.get(model.device.type, 32_768)
         self._since: float | None = None  # when the pass that runs began
         self._failures = 0  # passes in a row
         self._changed = threading.Condition()
@@ -155,9 +171,8 @@ class Packer:
     @property
     def budget(self) -> int:
         """Tokens that one pass computes at most."""
-        memory = self.reader.budget()
-        device = self.reader.local_model.model.device.type
-        return min(self._most or _PASS_TOKENS.get(device, _GPU_TOKENS), memory)
+        default = min(max(int(self._rate * _PASS_SECONDS), _FEWEST), self._limit)
+        return min(self._most or default, self.reader.budget())
 
     def trouble(self, patience: float) -> str:
         """Return why requests cannot be answered, empty if they can.
@@ -184,6 +199,7 @@ class Packer:
                 raise FastreaderError("the server is stopping")
             if not self._thread.is_alive():
                 self._start()
+            job.due = time.monotonic() + job.work / self._rate
             self._waiting.append(job)
             self._changed.notify()
         try:
@@ -199,8 +215,7 @@ class Packer:
             try:
                 if not self._wait():
                     return
-                self._score_once()
-                self._begin_writing()
+                self._pass_once()
                 for writing in list(self._writing):
                     self._write_once(writing)
             except BaseException:  # whatever happened: all later requests need this thread
@@ -223,10 +238,11 @@ class Packer:
                 self._waiting.remove(job)
             return bool(self._open or self._waiting or self._writing)
 
-    def _take(self, scores: bool) -> list[WaitingCall]:
-        """Return the oldest call of scores, or of texts, with the others that join its pass, or an empty list."""
+    def _take(self) -> list[WaitingCall]:
+        """Return the call that is due first, with the others that join its pass, or an empty list."""
         with self._changed:
-            waiting = [job for job in self._waiting if bool(job.pairs) == scores]
+            room = len(self._writing) < _WRITING
+            waiting = sorted((job for job in self._waiting if job.pairs or room), key=lambda job: job.due)
         if not waiting:
             return []
         taken = waiting[:1]
@@ -264,19 +280,27 @@ class Packer:
         self._failures = self._failures + 1 if foreign else 0
         job.finish(found)
 
-    def _score_once(self) -> None:
-        """Run one pass of scores, unless texts are still owed the time that the last one took."""
+    def _pass_once(self) -> None:
+        """Run one pass of scores or of prompts, unless texts are still owed the time that the last one took."""
         began = time.monotonic()
-        if self._writing and began < self._scores_from:
+        if self._writing and began < self._pass_from:
             return
-        if jobs := self._take(True):
-            self._since = began
-            # By halves if a pass fails, so that a call that fails harms no other.
-            for job, found in zip(jobs, by_halves(jobs, self._scored, BaseException), strict=True):
-                self._outcome(job, found)
-            now = time.monotonic()
-            self._scores_from = now + (now - began)
-            self.totals.longest_pass = max(self.totals.longest_pass, now - began)
+        jobs = self._take()
+        if not jobs:
+            return
+        if jobs[0].pairs:
+            self._score(jobs)
+        else:
+            self._begin_writing(jobs)
+        now = time.monotonic()
+        self._pass_from = now + (now - began)
+
+    def _score(self, jobs: list[WaitingCall]) -> None:
+        self._since = began = time.monotonic()
+        # By halves if a pass fails, so that a call that fails harms no other.
+        for job, found in zip(jobs, by_halves(jobs, self._scored, BaseException), strict=True):
+            self._outcome(job, found)
+        self.totals.longest_pass = max(self.totals.longest_pass, time.monotonic() - began)
 
     def _scored(self, jobs: Sequence[WaitingCall]) -> list[SequenceScores]:
         pairs = [pair for job in jobs for pair in job.pairs]
@@ -288,19 +312,23 @@ class Packer:
         )
         self.totals.passes += found.passes
         self.totals.computed_tokens += found.stats.computed_tokens
+        if found.stats.computed_tokens >= _RATED and found.seconds > 0:
+            self._rate = (self._rate + found.stats.computed_tokens / found.seconds) / 2
         self.totals.alone_tokens += sum(job.tokens for job in jobs)
         ends = list(accumulate(len(job.pairs) for job in jobs))
         return [_part(found, slice(end - len(job.pairs), end), job) for job, end in zip(jobs, ends, strict=True)]
 
-    def _begin_writing(self) -> None:
-        """Let the texts that wait be generated too, as far as there is room."""
-        while len(self._writing) < _WRITING and (jobs := self._take(False)):
-            prompts = [prompt for job in jobs for prompt in job.prompts]
-            try:
-                options = replace(jobs[0].options, max_batch_tokens=max(1, self.reader.budget() // _WRITING))
-                self._writing.append(_Writing(jobs, self.reader.generate_steps(prompts, options)))
-            except BaseException as error:
-                self._failed(jobs, error)
+    def _begin_writing(self, jobs: list[WaitingCall]) -> None:
+        """Read the prompts of texts, which choose their first tokens."""
+        prompts = [prompt for job in jobs for prompt in job.prompts]
+        try:
+            options = replace(jobs[0].options, max_batch_tokens=max(1, self.reader.budget() // _WRITING))
+            writing = _Writing(jobs, self.reader.generate_steps(prompts, options))
+        except BaseException as error:
+            self._failed(jobs, error)
+            return
+        self._writing.append(writing)
+        self._write_once(writing)
 
     def _write_once(self, writing: _Writing) -> None:
         """Run one step of texts, and drop those that nobody waits for."""

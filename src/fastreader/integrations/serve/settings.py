@@ -20,7 +20,8 @@ class ServerSettings:
         pack: let requests share passes; without, each has its own, for comparison.
         pack_seconds: a pass waits this long for requests to join it, and on while they come, four times at most.
         max_batch_tokens: at most this many tokens are computed in one pass, after which other requests have their turn;
-            None takes 4,096 on a CPU and 32,768 on a GPU, or the reader's budget if it is smaller.
+            None takes what the reader computes in about a second, from 512 to 4,096 on a CPU and to 32,768 on a GPU,
+            or the reader's budget if it is smaller.
         hosts: further names by which clients may call a server without a key at this machine's own addresses. Only
             "localhost" and such addresses are answered otherwise, since any web page can point a name at them.
         origins: origins of web pages that may call the server from a browser (CORS); "*" allows all.
