@@ -138,7 +138,8 @@ def checked_methods(target: Target) -> Target:
 
 def _class_with_checks(target: Target, at: str) -> Target:
     if "__init__" in vars(target):
-        target.__init__ = _with_checks(target.__init__, at, inspect.getmro(target))  # type: ignore[misc]
+        owners = inspect.getmro(target)  # type: ignore[arg-type]
+        target.__init__ = _with_checks(target.__init__, at, owners)  # type: ignore[misc]
     return checked_methods(target)
 
 
