@@ -68,3 +68,11 @@ def tiny(family: str, seed: int = 0, **overrides):
     torch.manual_seed(seed)
     model_class = getattr(transformers, f"{name}ForCausalLM", None) or getattr(transformers, f"{name}LMHeadModel")
     return model_class(config).eval()
+
+
+def deep(family, seed=0, layers=7):
+    """Return a tiny model of more layers, whose kinds follow one another as in the tiny one."""
+    own = tiny(family).config.to_dict()
+    kinds = {key: own[key] for key in ("layer_types", "no_rope_layers") if own.get(key) is not None}
+    longer = {key: (values * layers)[:layers] for key, values in kinds.items()}
+    return tiny(family, seed, num_hidden_layers=layers, **longer)

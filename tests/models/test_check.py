@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from helpers import registry
-from helpers.families import COMMON, FAMILIES, tiny
+from helpers.families import COMMON, FAMILIES, deep, tiny
 from helpers.mutants import LATE, MUTANTS, apart, longer, shown
 from helpers.support import byte_tokenizer, one_by_one, random_sequences, tiny_llama
 from safetensors.torch import load_file, save_file
@@ -15,6 +15,7 @@ from fastreader import Reader
 from fastreader.errors import InputError, ModelFileError, UnsupportedModelError
 from fastreader.models import check as checking
 from fastreader.models.check import check, known_verdict, verdict_path
+from fastreader.models.check.own import decoder_layers
 from fastreader.models.rewriting.fused import parts
 from fastreader.ops import extension
 from fastreader.ops.linear import linear
@@ -83,24 +84,28 @@ def accepted(family, factor, precision):
     return missed, refused
 
 
-@pytest.mark.parametrize("family", ["Llama", "GPT2", "Gemma2, window, caps", "Mixtral"])
-def test_passes_that_are_wrong_at_length_or_in_generation_are_refused(family):
+@pytest.mark.parametrize(
+    ("family", "quick"),
+    [("Llama", False), ("GPT2", False), ("Gemma2, window, caps", False), ("Mixtral", False), ("Gemma3, window", True)],
+)
+def test_passes_that_are_wrong_at_length_or_in_generation_are_refused(family, quick):
     """A draw of the table of benchmarks/check_mutants.py."""
     precision = PRECISIONS[list(FAMILIES).index(family) % 3]
-    reader = Reader.load((scaled(family, 1), byte_tokenizer()), device="cpu", precision=precision)
+    model = deep(family).bfloat16() if quick else scaled(family, 1)
+    reader = Reader.load((model, byte_tokenizer()), device="cpu", precision=precision)
     sequences, prompts = longer(261, 300)
     right, refused = shown(reader, sequences, prompts), 0
     for name, mutant in LATE.items():
         with mutant(reader.local_model.model):
             moved = apart(right, shown(reader, sequences, prompts))
             try:
-                check(reader.local_model.model)
+                check(reader.local_model.model, quick)
             except UnsupportedModelError:
                 refused += 1
             else:
                 assert moved < 1e-3, name
     assert refused >= 8
-    check(reader.local_model.model)  # the mutants are gone
+    check(reader.local_model.model, quick)  # the mutants are gone
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
@@ -151,6 +156,29 @@ def test_a_product_that_erases_the_others_of_a_block_is_refused(monkeypatch, pla
     assert np.abs(other - right).max() < 1e-3, "texts of this model show it, so that the test shows nothing"
     with pytest.raises(UnsupportedModelError, match="massive"):
         check(reader.local_model.model)
+
+
+@pytest.mark.parametrize(
+    ("family", "ran"), [("Llama", {0, 6}), ("Mixtral", {0, 6}), ("Gemma2, window, caps", {0, 1, 4, 6})]
+)
+def test_a_quick_check_runs_the_first_and_the_last_layer_of_each_kind(family, ran):
+    reader, seen = Reader.load((deep(family), byte_tokenizer()), device="cpu", check="off"), set()
+    model = reader.local_model.model
+    for at, layer in enumerate(decoder_layers(model.original, model.name)):
+        layer.self_attn.register_forward_hook(lambda *_, at=at: seen.add(at))
+    assert 0 <= check(model, quick=True).layer < 2e-4
+    assert seen == ran
+    check(model)
+    assert seen == set(range(7))
+
+
+def test_a_weight_that_is_not_finite_is_named_by_a_quick_check_in_any_layer():
+    model = tiny("Llama", num_hidden_layers=5)
+    with torch.no_grad():
+        model.model.layers[2].mlp.up_proj.weight[3, 5] = float("nan")
+    reader = Reader.load((model, byte_tokenizer()), device="cpu", check="off")
+    with pytest.raises(ModelFileError, match=r"model.layers.2.mlp.up_proj.weight has values that are not finite"):
+        check(reader.local_model.model, quick=True)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -261,7 +289,7 @@ def saved(tmp_path, monkeypatch):
 
 def count_checks(monkeypatch):
     ran = []
-    monkeypatch.setattr(reading, "check", lambda model: ran.append(1) or check(model))
+    monkeypatch.setattr(reading, "check", lambda model, quick=False: ran.append(quick) or check(model, quick))
     return ran
 
 
@@ -272,6 +300,18 @@ def test_a_verdict_is_kept(saved, monkeypatch):
     assert (first.describe()["check"], second.describe()["check"]) == ("full", "quick")
     assert first.checked == second.checked
     assert Reader.load(saved, check="full").describe()["check"] == "full"
+    assert len(ran) == 2
+
+
+def test_a_quick_verdict_of_a_large_model_is_not_a_full_one(saved, monkeypatch):
+    monkeypatch.setattr(reading, "_COMPARED_WHOLE", 0)
+    ran = count_checks(monkeypatch)
+    quick = [Reader.load(saved) for _ in range(2)]
+    assert [reader.describe()["check"] for reader in quick] == ["quick", "quick"]
+    assert ran == [True]
+    full = Reader.load(saved, check="full")
+    assert (full.describe()["check"], ran) == ("full", [True, False])
+    assert Reader.load(saved).checked == full.checked  # the stronger of two verdicts
     assert len(ran) == 2
 
 

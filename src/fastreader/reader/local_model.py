@@ -35,7 +35,7 @@ class LocalModel:
         end_tokens: by which the model ends a turn or a text: its generation config's and its tokenizer's.
         arithmetic: device, storage type and precision, and why.
         revision: distinguishes its weights from others of that name; empty for a packaged model.
-        check: which check ran at load: "full", "quick" (the verdict of an earlier one) or "off".
+        check: which check ran at load: "full", "quick" (an earlier verdict, or two layers of each kind) or "off".
         relevance: how it scores a query with a document; None if it is no reranker.
         lock: held during a pass and the choice of its tokens.
     """

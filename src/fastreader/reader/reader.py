@@ -34,6 +34,7 @@ from fastreader.reader.prompts.encoder import TextEncoder
 from fastreader.reader.relevance_head import RelevanceHead
 from fastreader.reader.session import Session, open_session
 
+_COMPARED_WHOLE = 1 << 26  # weights of a model that a first quick check compares in every layer, in about a second
 _WORTH_RETURNING = 1 << 24  # bytes of weights; collecting garbage passes over every object of the process
 # transformers changes PyTorch's default type and patches its initialisers while it loads.
 _loading = threading.RLock()
@@ -119,9 +120,10 @@ class Reader(ReaderBase):
                 fastest, by rates that are measured once and kept in the cache folder; float32 where nothing is 1.3
                 times as fast. `describe` says which.
             check: the packed pass is compared with the model's own modules, layer by layer, before any number is
-                reported. "full" does so now; "quick" takes the verdict of an earlier check of the same weights,
-                versions and arithmetic from the cache folder, and runs the full check without one; "off" trusts
-                the model. A pair is always checked in full. `describe` names what ran.
+                reported. "full" does so now, in every layer; "quick" takes the verdict of an earlier check of the same
+                weights, versions and arithmetic from the cache folder. Without one it compares the first and the last
+                layer of each kind, and every layer of a model of at most 67 million weights. "off" trusts the model. A
+                pair is always checked in full. `describe` names what ran.
             trust_remote_code: run code that the model's folder or the hub brings. Leave it off unless you have read
                 that code: it can do whatever you can.
             deterministic: give a sequence the same bits whatever else is in its pass, on the CPU only. Without it, they
@@ -295,10 +297,13 @@ def _verdict(model: TreeModel, mode: str, digest: str) -> tuple[Checked | None, 
     """Return what the check of a model found, and which one ran: "full", "quick" or "off"."""
     if mode == "off":
         return None, "off"
-    path = verdict_path(model, digest) if digest and is_from_transformers(model.original) else None
-    if mode == "quick" and path is not None and (known := known_verdict(path)) is not None:
-        return known, "quick"
-    found = check(model)
-    if path is not None:
-        keep_verdict(path, found)
-    return found, "full"
+    if not digest or not is_from_transformers(model.original):
+        return check(model), "full"
+    weights = sum(parameter.numel() for parameter in model.original.parameters())
+    quick = mode == "quick" and weights > _COMPARED_WHOLE
+    for path in (verdict_path(model, digest), verdict_path(model, digest, quick)):
+        if mode == "quick" and (known := known_verdict(path)) is not None:
+            return known, "quick"
+    found = check(model, quick)
+    keep_verdict(path, found)
+    return found, "quick" if quick else "full"

@@ -345,8 +345,8 @@ def run_own(
         tokens: int64 [B, n].
         dtype: of weights and activations.
         given: inputs that replace each layer's own, as `watched` takes them.
-        only: layers that run, the others return their input, and no log-probabilities are computed; None runs all.
-        scored: compute log-probabilities if all layers run.
+        only: layers that run, the others return their input; None runs all.
+        scored: compute log-probabilities. The LM head of a long text would take longer than a few layers.
 
     Returns:
         Inputs and outputs [B, n, E], log-probabilities of tokens 1..n-1 in float64, [B, n - 1].
@@ -361,10 +361,10 @@ def run_own(
         stack.enter_context(_recorded(model, found.constants))
         stack.enter_context(_without_advice())
         stack.enter_context(_typed(model.get_output_embeddings(), dtype))
-        if only is None and scored:
+        if scored:
             logits = model(input_ids=tokens, use_cache=False).logits[:, :-1].double()
             found.logprobs = logits.log_softmax(-1).gather(2, tokens[:, 1:, None])[..., 0]
-        else:  # the LM head of a long text would take longer than the layers
+        else:
             stack.enter_context(passed_through([model.get_output_embeddings()]))
             model(input_ids=tokens, use_cache=False)
     found.move(tokens.device)

@@ -91,19 +91,25 @@ class _RecordedKeys(TreeKeys):
 
 
 @torch.inference_mode()
-def run_packed(model: TreeModel, tree: PrefixTree, given: RecordedLayers, exact: bool) -> Packed:
+def run_packed(
+    model: TreeModel, tree: PrefixTree, given: RecordedLayers, exact: bool, only: Sequence[int] | None = None
+) -> Packed:
     """Run the packed pass on a tree.
 
     Args:
         tree: packed texts.
         given: each layer's input [T, E], and the last layer's output.
         exact: multiply in float32 (float64 if the weights are), whatever the reader's precision.
+        only: layers that run, the others return their input; None runs all.
 
     Returns:
         Inputs and outputs [T, E], log-probabilities of the tree's pairs in float64.
     """
-    layers, found = decoder_layers(model.model, model.name), Packed()
+    every, found = decoder_layers(model.model, model.name), Packed()
+    layers = every if only is None else [every[index] for index in only]
     with ExitStack() as stack:
+        if only is not None:
+            _leave_out(stack, model, every, only)
         head = model.logits
         if exact:
             stack.enter_context(multiplied_exactly(model))
@@ -152,10 +158,8 @@ def run_written(
     key_values = KeyValues(states=RecurrentStates(starts)) if model.mixers else KeyValues()
     written: list[Packed] = []
     with ExitStack() as stack:
-        skipped = [index for index in range(len(every)) if index not in only]
-        stack.enter_context(passed_through([every[index] for index in skipped]))
+        _leave_out(stack, model, every, only)
         stack.enter_context(multiplied_exactly(model))
-        stack.enter_context(layer_by_layer(model, _attending(every, skipped)))
         with watched(layers, found, given):
             model.forward(tree.token_ids, tree.positions, _RecordedKeys(tree, model.device, found.calls, key_values))
         cache = DecodeKeys(tree, key_values, starts, len(steps), row_by_row=model.deterministic)
@@ -165,6 +169,13 @@ def run_written(
             with watched(layers, written[-1], step.given):
                 model.forward(step.token_ids, cache.step_positions, cache)
     return _gathered(found, model.device), [_gathered(each, model.device) for each in written]
+
+
+def _leave_out(stack: ExitStack, model: TreeModel, every: list[nn.Module], only: Sequence[int]) -> None:
+    """Let all layers but some return their input until the stack closes."""
+    skipped = [index for index in range(len(every)) if index not in only]
+    stack.enter_context(passed_through([every[index] for index in skipped]))
+    stack.enter_context(layer_by_layer(model, _attending(every, skipped)))
 
 
 def _attending(layers: list[nn.Module], skipped: list[int]) -> set[int]:

@@ -70,11 +70,12 @@ def within_limits(found: Mapping[str, Any]) -> bool:
     )
 
 
-def check(model: TreeModel) -> Checked:
+def check(model: TreeModel, quick: bool = False) -> Checked:
     """Compare a branching tree with one text at a time.
 
     Args:
         model: the model to check, with its `original`. Texts are shortened to its context.
+        quick: run short texts too in the first and the last layer of each kind only, if layers pass on states only.
 
     Raises:
         UnsupportedModelError: if the packed pass differs by more than rounding; the message names where.
@@ -83,16 +84,25 @@ def check(model: TreeModel) -> Checked:
     length = min(_LENGTH, model.max_length or _LENGTH)
     if length < 3:  # no branch to check
         return Checked(0.0, 0.0, None)
-    model.hidden(PrefixTree.build([([0], [])]))  # how attention is reached is known after one pass
+    # How attention is reached is known after one pass. A weight that is not finite, in whatever layer, is named below.
+    states = model.hidden(PrefixTree.build([([0], [])]))
+    quick = quick and _passes_on_states(model) and bool(states.isfinite().all())
     with short_windows(model, _WINDOW):
         checking = _Check(model, length)
-        found = checking.run()
+        found = checking.run(representatives(decoder_layers(model.original, model.name)) if quick else None)
     long = min(_LONG, model.max_length or _LONG)
     if long > _APART + _STEPS:
         with short_windows(model, _LONG_WINDOW, rotary=True):
             checking.run_long(long)
             checking.run_step(min(_WRITTEN, long))
     return found
+
+
+def _passes_on_states(model: TreeModel) -> bool:
+    """Return whether a decoder layer computes from the states that come in, as far as its modules say."""
+    layers = decoder_layers(model.original, model.name)
+    shares = any(getattr(part, "is_kv_shared_layer", False) for layer in layers for part in layer.modules())
+    return not model.mixers and not shares
 
 
 class _Check:
@@ -112,38 +122,52 @@ class _Check:
         pairs = [self.tree.pairs[a:b] for a, b in zip(self.tree.offsets, self.tree.offsets[1:], strict=False)]
         self.pairs = torch.from_numpy(np.stack(pairs)).to(model.device)  # [B, n - 1]
 
-    def run(self) -> Checked:
+    def run(self, only: list[int] | None = None) -> Checked:
+        """Compare texts that branch in some layers, or in all if layers pass on more than their states."""
+        self.short = only
         with stood_in(self.model.original, self.model.model) as quantised:
-            truth = run_own(self.model.original, self.tokens, self.wide, self.model.name)
+            truth = self._own(self.wide)
             self._require_finite(truth)
             given = self._packed(truth)
-            exact = run_packed(self.model, self.tree, given, exact=True)
-            layer, logprob = self._compare_exact(given, truth, exact)
+            exact = run_packed(self.model, self.tree, given, exact=True, only=only)
             self.only = self._layers(truth, exact)
+            if only is not None and self.only != only:
+                return self.run()
+            layer, logprob = self._compare_exact(given, truth, self._calls_of(truth, exact))
         rounded = None
         if quantised:
-            truth = run_own(self.model.original, self.tokens, self.wide, self.model.name)
+            truth = self._own(self.wide)
             self._require_finite(truth)
             given = self._packed(truth)
         if self.model.products != "torch" or quantised:
-            found = run_packed(self.model, self.tree, given, exact=False)
+            found = run_packed(self.model, self.tree, given, exact=False, only=only)
             rounded = self._compare_rounded(given, truth, found, quantised)
             off = massive_difference(self.model.model)
             if not off <= _MASSIVE:
                 self._fail(f"products of inputs with massive values differ by {off:.3g} of their size", f"{_MASSIVE}")
         return Checked(layer, logprob, rounded)
 
+    def _own(self, dtype: torch.dtype, given: RecordedLayers | None = None, scored: bool = True) -> RecordedLayers:
+        return run_own(self.model.original, self.tokens, dtype, self.model.name, given, self.short, scored=scored)
+
     def _layers(self, truth: RecordedLayers, exact: Packed) -> list[int]:
         """Return the layers that long texts run: two of each kind if layers pass on states only, else all."""
         layers = decoder_layers(self.model.original, self.model.name)
-        once = len(truth.outputs) == len(layers) and truth.plain and exact.plain and not self.model.mixers
+        ran = len(layers) if self.short is None else len(self.short)
+        once = len(truth.outputs) == ran and truth.plain and exact.plain and _passes_on_states(self.model)
         chained = once and all(map(torch.equal, truth.outputs, truth.inputs[1:]))
-        shares = any(getattr(part, "is_kv_shared_layer", False) for layer in layers for part in layer.modules())
-        return representatives(layers) if chained and not shares else list(range(len(layers)))
+        return representatives(layers) if chained else list(range(len(layers)))
+
+    def _calls_of(self, truth: RecordedLayers, found: Packed) -> Packed:
+        """Return a packed run with its calls of attention numbered as in the run of the model's own modules."""
+        if self.short is None:
+            return found
+        calls = dict(zip(truth.constants, sorted(found.calls), strict=False))
+        return replace(found, calls={at: found.calls[layer] for at, layer in calls.items()})
 
     def run_long(self, length: int) -> None:
         """Compare two texts of this length, which share all but the last tokens, and their last tokens in steps."""
-        model, name = self.model, self.model.name
+        model = self.model
         first, second = _texts(self.vocabulary, 2 * _APART, 1)[-2:]
         shared = _texts(self.vocabulary, 2 * (length - _APART), 1)[0][: length - _APART]
         second[-_APART] = (first[-_APART] + 1) % self.vocabulary
@@ -159,14 +183,14 @@ class _Check:
             np.array([paths[text][len(paths[text]) - _STEPS - text + step] for text in order.tolist()])
             for step in range(_STEPS)
         ]
+        self.short = self.only
         with stood_in(model.original, model.model):
-            truth = run_own(model.original, self.tokens, self.wide, name, only=self.only)
+            truth = self._own(self.wide, scored=False)
             self._require_finite(truth)
             steps = [WrittenStep(self.tokens[at].cpu().numpy(), self._packed(truth, at)) for at in rows]
             given = self._packed(truth)
             exact, written = run_written(model, self.tree, given, starts, steps, self.only)
-            calls = dict(zip(truth.constants, sorted(exact.calls), strict=False))
-            self._compare_calls(truth, replace(exact, calls={at: exact.calls[layer] for at, layer in calls.items()}))
+            self._compare_calls(truth, self._calls_of(truth, exact))
             self._compare_steps(exact, starts, nodes)
             noise: RecordedLayers | None = None
             runs = [("", given, exact), *((" in generation", s.given, w) for s, w in zip(steps, written, strict=True))]
@@ -175,11 +199,11 @@ class _Check:
                 for at, differences in enumerate(self._updates(before, found)):
                     most, allowed = float(differences.max()), _LAYER
                     if not most <= allowed and self.wide == torch.float32:
-                        noise = noise or run_own(model.original, self.tokens, torch.float64, name, truth, self.only)
+                        noise = noise or self._own(torch.float64, truth, scored=False)
                         allowed = max(allowed, _LAYER_NOISE * float(self._own_updates(truth, noise, at).max()))
                     if not most <= allowed:
                         self._fail(
-                            f"the update of layer {self.only[at % len(self.only)]} differs by {most:.3g} of its "
+                            f"the update of layer {self._number(at)} differs by {most:.3g} of its "
                             f"size in texts of {length} tokens{what}",
                             f"{allowed:.3g}",
                         )
@@ -228,7 +252,7 @@ class _Check:
         def noise() -> RecordedLayers:
             nonlocal own
             if own is None:  # only if a difference is above what usual weights show
-                own = run_own(self.model.original, self.tokens, torch.float64, self.model.name, truth)
+                own = self._own(torch.float64, truth)
             return own
 
         self._compare_embedded(given, exact)
@@ -239,7 +263,9 @@ class _Check:
                 own_noise = float(self._own_updates(truth, noise(), index).max())
                 allowed = max(allowed, _LAYER_NOISE * own_noise)
             if not most <= allowed:
-                self._fail(f"the update of layer {index} differs by {most:.3g} of its size", f"{allowed:.3g}")
+                self._fail(
+                    f"the update of layer {self._number(index)} differs by {most:.3g} of its size", f"{allowed:.3g}"
+                )
             worst = max(worst, most)
         assert truth.logprobs is not None and exact.logprobs is not None and exact.head_logprobs is not None
         furthest = 0.0
@@ -306,8 +332,7 @@ class _Check:
 
     def _compare_rounded(self, given: RecordedLayers, truth: RecordedLayers, found: Packed, quantised: bool) -> float:
         fast = self.model.precision == "fast"
-        original, name = self.model.original, self.model.name
-        own = run_own(original, self.tokens, torch.bfloat16, name, truth, scored=False) if fast else None
+        own = self._own(torch.bfloat16, truth, scored=False) if fast else None
         worst = 0.0
         for index, differences in enumerate(self._updates(given, found)):
             median = float(differences.median())
@@ -318,8 +343,8 @@ class _Check:
                 allowed = max(allowed, _QUANTISED)
             if not median <= allowed:
                 self._fail(
-                    f"in precision {self.model.precision!r} the update of layer {index} differs by {median:.3g} of its "
-                    "size",
+                    f"in precision {self.model.precision!r} the update of layer {self._number(index)} differs by "
+                    f"{median:.3g} of its size",
                     f"{allowed:.3g}",
                 )
             worst = max(worst, median)
@@ -333,6 +358,10 @@ class _Check:
                 given.inputs, given.outputs, found.inputs, found.outputs, strict=True
             )
         ]
+
+    def _number(self, index: int) -> int:
+        """Return the number of the layer that ran as the `index`-th."""
+        return index if self.short is None else self.short[index % len(self.short)]
 
     def _own_updates(self, truth: RecordedLayers, own: RecordedLayers, index: int) -> Tensor:
         values = truth.inputs[index], truth.outputs[index], own.inputs[index], own.outputs[index]

@@ -21,7 +21,7 @@ from fastreader.models.tree_model import TreeModel
 from fastreader.ops import extension
 
 
-def verdict_path(model: TreeModel, weights: str) -> Path:
+def verdict_path(model: TreeModel, weights: str, quick: bool = False) -> Path:
     """Return the file for the verdict on a model.
 
     Its name is a digest of everything that the verdict rests on: weights and class of the model, arithmetic, device,
@@ -29,8 +29,9 @@ def verdict_path(model: TreeModel, weights: str) -> Path:
 
     Args:
         weights: `models.revision` of it.
+        quick: of a quick check, not of a full one.
     """
-    how = [model.precision, model.products, model.deterministic, model.forward_path, model.max_length]
+    how = [model.precision, model.products, model.deterministic, model.forward_path, model.max_length, quick]
     return _path("checks", model.original, weights, how)
 
 
