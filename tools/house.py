@@ -75,7 +75,7 @@ def import_graph(source: Path) -> Graph:
     graph: Graph = {}
     for name, file in modules.items():
         found = set()
-        for node in ast.walk(walk.parsed(file)):
+        for node in walk.nodes(file):
             if isinstance(node, ast.Import):
                 found.update(alias.name for alias in node.names)
             elif isinstance(node, ast.ImportFrom) and node.module:
@@ -147,7 +147,7 @@ def check_lines(source: Path) -> int:
         if "ops" in file.relative_to(source).parts:
             continue
         lines: set[int] = set()
-        for node in ast.walk(walk.parsed(file)):
+        for node in walk.nodes(file):
             checks = False
             if isinstance(node, ast.FunctionDef):
                 checks = bool(re.match("_?check", node.name))
@@ -170,7 +170,7 @@ def repeated_classes(source: Path) -> list[str]:
         node.name
         for file in (source / PACKAGE).rglob("*.py")
         if "integrations" not in file.relative_to(source).parts or file.parent.name in ("ray", "serve")
-        for node in ast.walk(walk.parsed(file))
+        for node in walk.nodes(file)
         if isinstance(node, ast.ClassDef)
     ]
     return sorted(name for name, count in Counter(names).items() if count > 1)
@@ -180,7 +180,7 @@ def long_signatures(source: Path) -> list[str]:
     """Return the functions that accept more positional arguments than `MOST_ARGUMENTS`, kernels left out."""
     found = []
     for file in (source / PACKAGE).rglob("*.py"):
-        for node in ast.walk(walk.parsed(file)):
+        for node in walk.nodes(file):
             if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 continue
             names = [a.arg for a in (*node.args.posonlyargs, *node.args.args) if a.arg not in ("self", "cls")]
@@ -254,7 +254,8 @@ def structure(source: Path) -> tuple[dict[str, int], list[str]]:
     }
     notes = [f"longest path: {' -> '.join(path)}", *(f"circle: {', '.join(circle)}" for circle in found)]
     notes += [f"several classes: {name}" for name in classes] + [f"positional arguments: {s}" for s in signatures]
-    walk.parsed.cache_clear()
+    for kept in (walk.parsed, walk.nodes):
+        kept.cache_clear()
     return figures, notes
 
 

@@ -36,7 +36,7 @@ def shapes(file: Path) -> list[tuple[int, list[str]]]:
     """Return (line number, tokens) of the lines of a file that count."""
     text = file.read_text(encoding="utf-8")
     skipped: set[int] = set()
-    for node in ast.walk(walk.parsed(file)):
+    for node in walk.nodes(file):
         is_text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
         if is_text or isinstance(node, ast.Import | ast.ImportFrom) or declares(node):
             skipped.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))

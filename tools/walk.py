@@ -39,11 +39,17 @@ def parsed(file: Path) -> ast.Module:
     return ast.parse(file.read_text(encoding="utf-8"))
 
 
+@cache
+def nodes(file: Path) -> tuple[ast.AST, ...]:
+    """Return the nodes of a file's syntax tree, walked once."""
+    return tuple(ast.walk(parsed(file)))
+
+
 def read(file: Path, name: str) -> Module:
     """Return the functions, classes and imports of a file."""
     module = Module(name)
     tree = parsed(file)
-    for node in ast.walk(tree):
+    for node in nodes(file):
         if isinstance(node, ast.Import):
             module.imports.update({alias.asname or alias.name: alias.name for alias in node.names})
         elif isinstance(node, ast.ImportFrom) and node.module:

@@ -13,7 +13,8 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -77,7 +78,12 @@ class Compiled:
     shared: int  # bytes
     instructions: tuple[str, ...]  # kinds of matrix instruction
     described: bool  # loads tiles by the tensor memory accelerator
-    loops: tuple[Loop, ...]  # innermost ones with matrix instructions, in the order of the code
+    binary: bytes = field(repr=False)
+
+    @cached_property
+    def loops(self) -> tuple[Loop, ...]:
+        """Innermost loops with matrix instructions, in the order of the code. Only a few tests need the disassembly."""
+        return loops_of(dumped("-sass", self.binary))
 
     def faults(self) -> list[str]:
         """Return the faults of the kernel. Empty for none."""
@@ -397,6 +403,14 @@ def signature_of(case: Case) -> tuple[dict[str, str], dict[tuple[int], Any], lis
     return types, constants, aligned
 
 
+def dumped(asked: str, binary: bytes) -> str:
+    """Return what cuobjdump prints about a binary."""
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        Path(file.name).write_bytes(binary)
+        command = [nvidia.cuobjdump.path, asked, file.name]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
 def compile_case(case: Case) -> Compiled:
     """Compile one case and read registers and stack from the binary, matrix instructions from the PTX."""
     options = case.options | {"enable_fp_fusion": True}
@@ -408,19 +422,13 @@ def compile_case(case: Case) -> Compiled:
         attrs={path: [["tt.divisibility", 16]] for path in aligned},
     )
     compiled = triton.compile(source, target=GPUTarget("cuda", case.target, 32), options=options)
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        Path(file.name).write_bytes(compiled.asm["cubin"])
-        usage, code = (
-            subprocess.run([nvidia.cuobjdump.path, asked, file.name], capture_output=True, text=True, check=True).stdout
-            for asked in ("-res-usage", "-sass")
-        )
+    binary = compiled.asm["cubin"]
+    usage = dumped("-res-usage", binary)
     counts = {key: int(value) for key, value in re.findall(r"(REG|STACK):(\d+)", usage)}
     ptx = compiled.asm["ptx"]
     instructions = tuple(name for name, pattern in MATRIX_PATTERN.items() if pattern.search(ptx))
     described = "cp.async.bulk.tensor" in ptx
-    return Compiled(
-        *(case, counts["REG"], counts["STACK"], compiled.metadata.shared, instructions, described, loops_of(code))
-    )
+    return Compiled(*(case, counts["REG"], counts["STACK"], compiled.metadata.shared, instructions, described, binary))
 
 
 def loops_of(code: str) -> tuple[Loop, ...]:
