@@ -40,7 +40,7 @@ def as_hit(document: Any, name: str, texts: Collection[str]) -> Hit | None:
         texts: keys of a document's text; what has one of them, or a title, is a document itself.
 
     Raises:
-        InputError: if a hit comes without its document, as searches can be told to return them.
+        InputError: if a hit comes without its document, as a search can be set to return it.
     """
     if isinstance(document, Mapping):
         if any(not is_missing(document.get(key)) for key in texts) or isinstance(document.get("title"), str):
@@ -63,7 +63,7 @@ def as_hit(document: Any, name: str, texts: Collection[str]) -> Hit | None:
 
 
 def response_place(response: Any) -> str:
-    """Return where a search engine's whole response has its hits, for messages, or "" if it is none."""
+    """Return where a search engine's whole response has its hits, for messages, or "" for anything else."""
     if isinstance(response, (Mapping, Structure)) and hasattr(response, "__getitem__"):
         with contextlib.suppress(KeyError, TypeError):  # keys of another response
             if isinstance(response["hits"]["hits"], list):
