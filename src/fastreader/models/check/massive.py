@@ -40,7 +40,7 @@ def _difference(module: UpcastLinear | JoinedLinear, depth: int, device: torch.d
     others = torch.randn(_BLOCK, depth, generator=torch.Generator().manual_seed(0)).masked_fill(places, 0.0).to(device)
     found = _outputs(module, massive + others) - _outputs(module, massive)
     with module.exact():
-        want = _outputs(module, others) - _outputs(module, torch.zeros_like(others))
+        want = _outputs(module, others) - _outputs(module, others.new_zeros(1, depth))  # the bias
     return float(((found - want).norm(dim=1) / want.norm(dim=1).clamp_min(1e-30)).max())
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -141,17 +142,20 @@ def activation_difference(own: Any, packed: Any, device: torch.device) -> float:
 
 def _wide(function: Any, device: torch.device) -> Any:
     """Return an activation in float32, also one with weights stored in bfloat16 (Apertus)."""
-    return copy.deepcopy(function).to(device, torch.float32) if isinstance(function, nn.Module) else function
+    held = isinstance(function, nn.Module) and any(True for _ in (*function.parameters(), *function.buffers()))
+    return copy.deepcopy(function).to(device, torch.float32) if held else function
 
 
-def _visible(tree: PrefixTree, own: Constants) -> torch.Tensor:
+def _visible(tree: PrefixTree, own: Constants) -> Tensor:
     """Return which tokens on its path each token sees by the layer's mask and window: bool [T, T]."""
-    visible = torch.zeros(len(tree), len(tree), dtype=torch.bool)
-    window = own.sliding_window
-    for token in range(len(tree)):
-        path = tree.path(token)
-        seen = path if window is None else path[-window:]
-        visible[token, seen] = True
-        if own.visible is not None:
-            visible[token, path] &= own.visible[len(path) - 1, : len(path)].cpu()
-    return visible
+    visible = np.zeros((len(tree), len(tree)), dtype=bool)
+    for token, parent in enumerate(tree.parent.tolist()):
+        if parent >= 0:
+            visible[token] = visible[parent]
+        visible[token, token] = True
+    places = visible.sum(axis=1) - 1
+    if own.sliding_window is not None:
+        visible &= places > places[:, None] - own.sliding_window
+    if own.visible is not None:
+        visible &= own.visible.cpu().numpy()[places[:, None], places]
+    return torch.from_numpy(visible)
