@@ -29,6 +29,7 @@ def whole(**fields):
     return json.dumps(fields, ensure_ascii=False).encode()
 
 
+VOCABULARY = 49_152  # of a real model: its logits take more memory than a few hundred bytes' do
 RIVER = "the river is in Cairo and ab cd ef gh "
 TEXTS = [f"{i} {RIVER * 5}" for i in range(10_000)]
 PROMPTS = [f"{i} {RIVER * 26}" for i in range(1_950)]
@@ -51,6 +52,11 @@ BODIES = [
     ("/v1/completions", whole(prompt=PROMPTS, max_tokens=1)),
     ("/v1/completions", whole(prompt=PROMPTS, max_tokens=0, echo=True)),
     ("/v1/completions", whole(prompt="\U0001f42b" * 500_000)),
+    ("/v1/completions", whole(prompt=[RIVER] * 2_000, max_tokens=1, temperature=1)),
+    ("/v1/completions", whole(prompt="river", max_tokens=2, n=128, temperature=1)),
+    ("/v1/completions", whole(prompt="river", max_tokens=2, n=128, temperature=1, top_p=0.9, logprobs=20)),
+    ("/v1/completions", whole(prompt="river", max_tokens=2, n=128, temperature=1, top_k=VOCABULARY - 1)),
+    ("/v1/completions", whole(prompt=RIVER * 50, max_tokens=0, echo=True, logprobs=20)),
     ("/score", whole(text_1="q", text_2=TEXTS)),
     ("/score", whole(text_1=RIVER * 5, text_2=[str(i) for i in range(10_000)])),
     ("/score", whole(text_1=TEXTS[:5_000], text_2=TEXTS[:5_000])),
@@ -111,7 +117,9 @@ def busy():
 
 
 async def main():
-    app = create_app(Reader.load((tiny_llama(), byte_tokenizer()), device="cpu", check="off"), SETTINGS)
+    app = create_app(
+        Reader.load((tiny_llama(vocab_size=VOCABULARY), byte_tokenizer()), device="cpu", check="off"), SETTINGS
+    )
     async with app.router.lifespan_context(app):
         for body in ({"query": "q", "documents": ["a b"] * 50}, {"query": "q", "documents": ["a " * 900] * 9}):
             await call(app, "/rerank", json.dumps(body).encode())

@@ -226,10 +226,11 @@ def test_memory_decides_the_split(tiny_reader, monkeypatch):
 
 
 def test_choosing_tokens_takes_memory_too(tiny_reader, monkeypatch):
-    """The logits of all rows, in several copies, and an LM head that is laid out at the first token."""
+    """The logits of some rows, several copies of fewer, and an LM head that is laid out at the first token."""
     head = tiny_reader.local_model.model.logits
-    assert head.sampling_bytes(10) == 6 * 10 * 261 * 4
-    assert head.sampling_bytes(10**9) == 6 * (64 << 20)
+    assert head.sampling_bytes(10) == 7 * 10 * 261 * 4
+    product, chosen = (((size << 20) // (4 * 261)) * 4 * 261 for size in (16, 2))
+    assert head.sampling_bytes(10**9) == product + 6 * chosen
     size = tiny_reader.local_model.model.bytes_per_token + tiny_reader.local_model.model.key_value_bytes
     monkeypatch.setattr(tiny_reader.local_model.model, "overhead", memory.NO_OVERHEAD)
     monkeypatch.setattr(memory, "free_bytes", lambda device: 400 * size)
@@ -240,6 +241,36 @@ def test_choosing_tokens_takes_memory_too(tiny_reader, monkeypatch):
     assert len(tiny_reader.plan(sequences)) == 1  # scoring chooses none
 
 
+@pytest.mark.parametrize("sizes", [(1, 1), (3, 2), (4, 9), (100, 100)])
+def test_logits_come_in_parts_that_are_those_of_the_whole(tiny_reader, monkeypatch, sizes):
+    head, rng = tiny_reader.local_model.model.logits, np.random.default_rng(0)
+    monkeypatch.setattr(type(head), "_most_rows", lambda self: sizes)
+    for count in (0, 1, 2, 7, 30):
+        states = torch.from_numpy(rng.normal(size=(count, 64))).float()
+        whole = head(states) if count else torch.zeros(0, 261)
+        for state_of in (None, *(np.repeat(np.arange(count), times) for times in (1, 4, rng.integers(0, 5, count)))):
+            places, parts = [], [torch.zeros(0, 261)]
+            for part, logits in head.parts(states, state_of):
+                assert len(logits) == part.stop - part.start <= max(sizes)
+                places += range(part.start, part.stop)
+                parts.append(logits.clone())
+            wanted = whole if state_of is None else whole[torch.from_numpy(state_of)]
+            assert places == list(range(len(wanted)))
+            torch.testing.assert_close(torch.cat(parts), wanted, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("options", [{"temperature": 0.0}, {"temperature": 1.0}, {"temperature": 1.0, "top_p": 0.9}])
+def test_texts_do_not_depend_on_how_many_tokens_are_chosen_at_once(tiny_reader, monkeypatch, options):
+    how = {**options, "n": 5, "max_new_tokens": 4, "token_logprobs": True}
+    wanted = tiny_reader.generate(PROMPTS, **how)
+    monkeypatch.setattr(type(tiny_reader.local_model.model.logits), "_most_rows", lambda self: (3, 2))
+    found = tiny_reader.generate(PROMPTS, **how)
+    assert tokens(found) == tokens(wanted)
+    for group, other in zip(found, wanted, strict=True):
+        for text, same in zip(group, other, strict=True):
+            assert text.token_logprobs == pytest.approx(same.token_logprobs, abs=1e-5)
+
+
 @pytest.mark.parametrize("precision", ["fast", "high"])
 def test_a_head_laid_out_for_the_kernels_is_counted_until_it_is(precision):
     reader = Reader.load((tiny_llama().to(torch.bfloat16), byte_tokenizer()), precision=precision)
@@ -247,7 +278,7 @@ def test_a_head_laid_out_for_the_kernels_is_counted_until_it_is(precision):
     before = head.sampling_bytes(1)
     reader.generate([SHARED], max_new_tokens=1)
     after = head.sampling_bytes(1)
-    assert after == 6 * 261 * 4
+    assert after == 7 * 261 * 4
     packed = getattr(head._weight, "data", None)
     if type(head._weight).__name__ == "PackedWeight":
         assert 0.9 * packed.nbytes <= before - after <= packed.nbytes
@@ -265,15 +296,6 @@ def test_keys_take_the_memory_that_was_estimated(tiny_reader, monkeypatch):
     tiny_reader.generate(PROMPTS, max_new_tokens=2)
     ((count, record),) = recorded
     assert record.nbytes == count * tiny_reader.local_model.model.key_value_bytes
-
-
-def test_logits_in_parts(tiny_reader, monkeypatch):
-    from fastreader.reader.generation import generate as generation
-
-    settings = {**DRAWN, "n": 3, "token_logprobs": True}
-    want = tiny_reader.generate(PROMPTS, **settings)
-    monkeypatch.setattr(generation, "LOGIT_BYTES", 1)
-    assert tokens(tiny_reader.generate(PROMPTS, **settings)) == tokens(want)
 
 
 def test_prompts_as_text_and_as_tokens(tiny_reader):

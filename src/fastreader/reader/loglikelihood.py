@@ -20,7 +20,7 @@ from fastreader.core.protocol import Loglikelihood, LoglikelihoodArguments, Resu
 from fastreader.core.tree import PrefixTree, TokenPairs, Tokens, TreeStats
 from fastreader.errors import NumericsError
 from fastreader.models.passes.key_values import KeyValues, Reuse
-from fastreader.models.passes.logit_head import LOGIT_BYTES, most_likely_tokens
+from fastreader.models.passes.logit_head import most_likely_tokens
 from fastreader.models.passes.prefix_cache import PrefixCache
 from fastreader.models.tree_model import TreeModel
 from fastreader.ops.linear_logprob import LogprobStats
@@ -165,17 +165,13 @@ def _with_top_tokens(
     states = model.hidden(tree, reuse=reuse, key_values=key_values, rows=tree.sources)
     result = model.pair_logprobs(states, tree)
     first = result.argmax.cpu().numpy().astype(np.int64)
-    tokens, logprobs = [result.argmax[:, None].cpu()], []
-    logprobs.append(model.pair_logprobs(states, replace(tree, targets=first)).logprob.double().cpu()[:, None])
-    if count > 1:
-        per = max(1, LOGIT_BYTES // (4 * model.head.weight.shape[0]))
-        parts = [
-            most_likely_tokens(model.logits(states[at : at + per]), count - 1, result.argmax[at : at + per])
-            for at in range(0, len(states), per)
-        ]
-        for side, found in zip((tokens, logprobs), zip(*parts, strict=True), strict=True):
-            side.append(torch.cat([part.cpu() for part in found]))
-    ids, values = (torch.cat(side, dim=1).numpy()[tree.pairs] for side in (tokens, logprobs))
+    tokens = torch.empty((len(states), count), dtype=torch.int64)
+    logprobs = torch.empty((len(states), count), dtype=torch.float64)
+    tokens[:, 0] = result.argmax.cpu()
+    logprobs[:, 0] = model.pair_logprobs(states, replace(tree, targets=first)).logprob.double().cpu()
+    for places, logits in model.logits.parts(states) if count > 1 else ():
+        tokens[places, 1:], logprobs[places, 1:] = most_likely_tokens(logits, count - 1, result.argmax[places])
+    ids, values = (side.numpy()[tree.pairs] for side in (tokens, logprobs))
     return result, (ids, values)
 
 

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from fastreader.core.tree import IntArray
 from fastreader.ops import triton_support
-from fastreader.ops.linear import BlockTensor, PackedWeight, linear, prepare
+from fastreader.ops.linear import BlockTensor, PackedWeight, linear, linear_add, prepare
 
-LOGIT_BYTES = 64 << 20  # logits held at once while tokens are chosen
+_PRODUCT_BYTES = 16 << 20  # logits of one product, whose rows share a reading of the weight
+_CHOSEN_BYTES = 2 << 20  # of which tokens are chosen at once, and copies held
+_GPU_BYTES = 64 << 20  # of both on a GPU, where a launch costs more than memory
 _COPIES = 6  # of the logits, in float32: some draws sort or weight a copy, log-probabilities need two in float64
 _SORTED_COPIES = 16  # on a GPU, where draws from a nucleus sort all logits
 
@@ -40,27 +46,70 @@ class LogitHead:
     def sampling_bytes(self, rows: int) -> int:
         """Return the memory of choosing the next tokens of `rows` rows, with the weight's layout if not made yet."""
         weight = self._layer.weight
-        logits = min(max(LOGIT_BYTES, 4 * weight.shape[0]), 4 * weight.shape[0] * rows)
+        product, chosen = (4 * weight.shape[0] * min(most, rows) for most in self._most_rows())
         laid_out = self._weight is not None or isinstance(weight, BlockTensor)
         if triton_support.on_gpu(weight.device):
-            return _SORTED_COPIES * logits
+            return _SORTED_COPIES * product
+        choosing = product + _COPIES * chosen
         if laid_out or self._precision == "torch" or weight.device.type != "cpu":
-            return _COPIES * logits
+            return choosing
         wide = self._precision in ("float32", "bf16x3") and weight.dtype != torch.bfloat16
         terms = 2 if wide else 1  # of two bytes each
-        return _COPIES * logits + 2 * terms * weight.numel()
+        return choosing + 2 * terms * weight.numel()
+
+    def _most_rows(self) -> tuple[int, int]:
+        """Return of how many rows logits are computed at once, and of how many of these tokens are chosen at once."""
+        weight = self._layer.weight
+        sizes = (_PRODUCT_BYTES, _CHOSEN_BYTES) if weight.device.type == "cpu" else (_GPU_BYTES, _GPU_BYTES)
+        product, chosen = (max(1, size // (4 * weight.shape[0])) for size in sizes)
+        return product, chosen
 
     @torch.inference_mode()
+    def parts(self, states: Tensor, state_of: IntArray | None = None) -> Iterator[tuple[slice, Tensor]]:
+        """Yield the logits of a few rows at a time, so that choosing tokens takes little memory.
+
+        Args:
+            states: hidden states [S, E].
+            state_of: int64 [R], ascending: row r's distribution comes from ``states[state_of[r]]``; None gives each
+                state one row.
+
+        Yields:
+            The places of R' consecutive rows, and their logits as `__call__` returns them, [R', V], which the consumer
+            may change, and which the next part overwrites.
+        """
+        product, chosen = self._most_rows()
+        kept: Tensor | None = None  # for all products: memory of that size, freed and taken again, falls to pieces
+        for first in range(0, len(states), product):
+            logits = self._logits(states[first : first + product], kept)
+            kept = logits if kept is None else kept
+            end = first + len(logits)
+            start, stop = (first, end) if state_of is None else np.searchsorted(state_of, [first, end]).tolist()
+            for at in range(start, stop, chosen):
+                part = slice(at, min(at + chosen, stop))
+                if state_of is None:
+                    yield part, logits[at - first : part.stop - first]
+                else:
+                    yield part, logits[torch.from_numpy(state_of[part] - first).to(logits.device)]
+
     def __call__(self, states: Tensor) -> Tensor:
         """Return the logits [R, V] of hidden states [R, E], in float32 (float64 for float64 states)."""
+        return self._logits(states)
+
+    @torch.inference_mode()
+    def _logits(self, states: Tensor, out: Tensor | None = None) -> Tensor:
+        """Return what `__call__` does, in the memory of earlier logits `out` if the kernels allow it."""
         if self._weight is None:
             self._weight = self._prepared()
         states = states if states.dtype == torch.float64 else states.float()
-        logits = linear(states, self._weight, self._layer.bias, precision=self._precision)
+        if out is None or not isinstance(self._weight, PackedWeight):
+            logits = linear(states, self._weight, self._layer.bias, precision=self._precision)
+        else:
+            logits = out[: len(states)].zero_()
+            linear_add(logits, states, self._weight, self._layer.bias, precision=self._precision)
         if self._scale != 1.0:
             logits *= self._scale
         if self._softcap is not None:
-            logits = self._softcap * torch.tanh(logits / self._softcap)
+            logits.div_(self._softcap).tanh_().mul_(self._softcap)
         return logits
 
     def _prepared(self) -> Tensor | PackedWeight:

@@ -10,7 +10,6 @@ from itertools import starmap
 from typing import Any, TypeAlias
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from fastreader.core.checked import accept, kind_of
@@ -21,7 +20,6 @@ from fastreader.core.tree import IntArray, PrefixTree, TreeStats
 from fastreader.models.passes import row_keys
 from fastreader.models.passes.decode_keys import DecodeKeys
 from fastreader.models.passes.key_values import Reuse
-from fastreader.models.passes.logit_head import LOGIT_BYTES
 from fastreader.models.passes.prefix_cache import PrefixCache
 from fastreader.reader.fitting import leave_room
 from fastreader.reader.generation.gpu_decoding import Decoding, check_finite, decode_on_device
@@ -171,16 +169,8 @@ def _decode_step(decoding: Decoding, states: Tensor, state_of: IntArray | None, 
     The distribution of text r comes from ``states[state_of[r]]`` (ascending), or from ``states[r]`` for None.
     """
     finished, model, options = 0, decoding.local_model.model, decoding.options
-    per = max(1, LOGIT_BYTES // (4 * model.head.weight.shape[0]))
-    for first in range(0, len(texts), per):
-        part = texts[first : first + per]
-        if state_of is None:
-            logits = model.logits(states[first : first + per])
-        else:
-            used, of = np.unique(state_of[first : first + per], return_inverse=True)
-            logits = model.logits(states[torch.from_numpy(used).to(states.device)])
-            if len(used) < len(part):
-                logits = logits[torch.from_numpy(of).to(states.device)]
+    for places, logits in model.logits.parts(states, state_of):
+        part = texts[places]
         picked = pick(logits, options, [text.draw.random() for text in part if text.draw is not None])
         check_finite(model, picked.highest.tolist())
         logprobs = [None] * len(part) if picked.logprobs is None else picked.logprobs.tolist()

@@ -16,7 +16,6 @@ from fastreader.core.options import StepOptions
 from fastreader.core.tree import IntArray, PrefixTree
 from fastreader.errors import NumericsError
 from fastreader.models.passes.key_values import KeyValues
-from fastreader.models.passes.logit_head import LOGIT_BYTES
 from fastreader.models.passes.pass_graphs import Record, Recorded, graphs_wanted, recorder
 from fastreader.models.passes.row_keys import RowKeys
 from fastreader.models.tree_model import TreeModel
@@ -188,10 +187,8 @@ class DeviceTexts:
         if self._options.temperature:
             uniforms = self._uniforms[self._draw][0]
             self._draw += 1
-        per = max(1, LOGIT_BYTES // (4 * self._model.head.weight.shape[0]))
-        for first in range(0, len(states), per):
-            part = slice(first, first + per)
-            picked = pick(self._model.logits(states[part]), self._options, uniforms[part])
+        for part, logits in self._model.logits.parts(states):
+            picked = pick(logits, self._options, uniforms[part])
             self._report[_TOKEN, part], self._report[_HIGHEST, part] = picked.tokens, picked.highest
             self._tokens[part] = picked.tokens
             if picked.logprobs is not None:
