@@ -15,8 +15,8 @@ from fastreader import Reader
 from fastreader.errors import InputError, ModelFileError, UnsupportedModelError
 from fastreader.models import check as checking
 from fastreader.models.check import check, known_verdict, verdict_path
-from fastreader.models.check.own import decoder_layers
 from fastreader.models.rewriting.fused import parts
+from fastreader.models.rewriting.layers import decoder_layers
 from fastreader.ops import extension
 from fastreader.ops.linear import linear
 from fastreader.reader import reader as reading

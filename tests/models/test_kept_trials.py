@@ -5,9 +5,11 @@ import json
 import numpy as np
 import pytest
 from helpers import registry
+from helpers.families import deep
 from helpers.support import byte_tokenizer
 
 from fastreader.models.rewriting.choices import read_choices
+from fastreader.models.rewriting.fused import trace
 from fastreader.models.rewriting.fused.step import FusedStep
 from fastreader.models.rewriting.fused.trials import Trials
 from fastreader.reader.reader import Reader
@@ -106,3 +108,17 @@ def test_a_damaged_record_of_trials_is_replaced(tmp_path, cache, monkeypatch):
             np.testing.assert_array_equal(got, expected)
         assert ran
         assert kept.read_text() == right
+
+
+@pytest.mark.parametrize("family", ["Llama", "Gemma2, window, caps", "Gemma3, window", "Mixtral", "SmolLM3", "OPT"])
+def test_layers_that_trials_leave_out_are_fused_as_those_that_ran(family, monkeypatch):
+    pair = deep(family), byte_tokenizer()
+    ran, own = [], trace.shortened
+    monkeypatch.setattr(trace, "shortened", lambda draft: ran.append(list(draft.left_out)) or own(draft))
+    short = Reader.load(pair, device="cpu", check="off")
+    assert ran[-1] and len(ran[-1]) >= 3
+    monkeypatch.setattr(trace, "shares_keys", lambda layers: True)
+    all_tried = Reader.load(pair, device="cpu", check="off")
+    assert paths(short) == paths(all_tried)
+    for got, want in zip(numbers(short), numbers(all_tried), strict=True):
+        np.testing.assert_array_equal(got, want)

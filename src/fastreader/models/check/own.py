@@ -14,16 +14,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fastreader.errors import UnsupportedModelError
 from fastreader.models.machine.devices import moved
 from fastreader.models.passes.pass_argument import marked
 from fastreader.models.rewriting import surgery
+from fastreader.models.rewriting.layers import decoder_layers, passed_through
 
 _BLOCK = 1 << 24  # values of an LM head converted at a time
 _HALF = (torch.bfloat16, torch.float16)
 _OWN_ATTENTION = "fastreader_own"
-_SETTINGS = (bool, int, float, str)
-_INDICES = ("layer_idx", "layer_id", "layer_number", "training")
 _CONSTANTS = "fastreader_constants"  # mark of attention layers while they are recorded
 
 
@@ -75,29 +73,6 @@ class RecordedLayers:
         }
 
 
-def decoder_layers(model: Any, name: str) -> list[nn.Module]:
-    """Return the decoder layers of a transformers model, each once, whatever order they run in.
-
-    Raises:
-        UnsupportedModelError: if no list of modules is as long as the config says, and none has attention in each.
-    """
-    count = int(model.config.get_text_config().num_hidden_layers)
-    lists = {name: part for name, part in model.base_model.named_modules() if isinstance(part, nn.ModuleList)}
-    for modules in lists.values():
-        if len(modules) == count:
-            return list(modules)
-    # LongCat has two attention modules a layer, HRM two stacks of layers.
-    stacks = {name: modules for name, modules in lists.items() if all(_attends(module) for module in modules)}
-    outer = [modules for name, modules in stacks.items() if not any(name.startswith(f"{other}.") for other in stacks)]
-    if not outer:
-        raise UnsupportedModelError(f"{name}: expected a list of {count} decoder layers, found none")
-    return [module for modules in outer for module in modules]
-
-
-def _attends(layer: nn.Module) -> bool:
-    return any(getattr(part, "layer_idx", None) is not None for part in layer.modules())
-
-
 @contextmanager
 def watched(layers: list[nn.Module], found: RecordedLayers, given: RecordedLayers | None = None) -> Iterator[None]:
     """Within the block, record the inputs and outputs of layers as they run, which some do more than once.
@@ -133,43 +108,6 @@ def watched(layers: list[nn.Module], found: RecordedLayers, given: RecordedLayer
             stack.callback(layer.register_forward_pre_hook(before, with_kwargs=True).remove)
             stack.callback(layer.register_forward_hook(after).remove)
         yield
-
-
-@contextmanager
-def passed_through(layers: list[nn.Module]) -> Iterator[None]:
-    """Within the block, layers return their input."""
-
-    def forward(hidden_states: Tensor, *_others: Any, **_named: Any) -> Tensor:
-        return hidden_states
-
-    kept = [(layer, vars(layer).pop("forward", None)) for layer in layers]
-    for layer in layers:
-        layer.forward = forward
-    try:
-        yield
-    finally:
-        for layer, own in kept:
-            del layer.forward
-            if own is not None:
-                layer.forward = own
-
-
-def representatives(layers: list[nn.Module]) -> list[int]:
-    """Return the first and the last layer of each kind: of the same modules, shapes and settings."""
-    kinds: dict[Any, list[int]] = {}
-    for index, layer in enumerate(layers):
-        kinds.setdefault(_kind(layer), []).append(index)
-    return sorted({index for members in kinds.values() for index in (members[0], members[-1])})
-
-
-def _kind(layer: nn.Module) -> tuple[Any, ...]:
-    def described(module: nn.Module) -> tuple[Any, ...]:
-        values = {name: value for name, value in vars(module).items() if isinstance(value, _SETTINGS)}
-        held = [(name, tuple(p.shape)) for name, p in module.named_parameters(recurse=False)]
-        settings = sorted((name, repr(value)) for name, value in values.items() if name not in _INDICES)
-        return type(module).__qualname__, tuple(settings), tuple(held)
-
-    return tuple((name, described(module)) for name, module in layer.named_modules())
 
 
 @contextmanager

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from fastreader.core.tree import IntArray, PrefixTree
-from fastreader.models.check.own import RecordedLayers, converted, decoder_layers, passed_through, watched
+from fastreader.models.check.own import RecordedLayers, converted, watched
 from fastreader.models.config.windows import Chunk
 from fastreader.models.machine.devices import moved
 from fastreader.models.passes.decode_keys import DecodeKeys
@@ -24,6 +24,7 @@ from fastreader.models.passes.query_temperature import TEMPERATURE
 from fastreader.models.passes.recurrent_states import RecurrentStates
 from fastreader.models.rewriting import surgery
 from fastreader.models.rewriting.fused import FusedAttention, FusedEnd, JoinedLinear, UpcastLinear
+from fastreader.models.rewriting.layers import decoder_layers, passed_through
 from fastreader.models.tree_model import TreeModel
 
 _ROUNDED = 0.01  # how much a difference of keys in 16 bits counts, which may be of their rounding

@@ -20,10 +20,11 @@ from torch import Tensor
 from fastreader.core.tree import IntArray, PrefixTree
 from fastreader.errors import ModelFileError, UnsupportedModelError
 from fastreader.models.check.massive import massive_difference
-from fastreader.models.check.own import Constants, RecordedLayers, decoder_layers, representatives, run_own
+from fastreader.models.check.own import Constants, RecordedLayers, run_own
 from fastreader.models.check.packed import Packed, WrittenStep, run_packed, run_written, short_windows, step_difference
 from fastreader.models.check.unit import activation_difference, attention_difference, step_attention_difference
 from fastreader.models.config.windows import Chunk
+from fastreader.models.rewriting.layers import decoder_layers, kinds_of, representatives, shares_keys
 from fastreader.models.rewriting.quantised import stood_in
 from fastreader.models.tree_model import TreeModel
 
@@ -75,7 +76,8 @@ def check(model: TreeModel, quick: bool = False) -> Checked:
 
     Args:
         model: the model to check, with its `original`. Texts are shortened to its context.
-        quick: run short texts too in the first and the last layer of each kind only, if layers pass on states only.
+        quick: if layers pass on states only, run short texts in the first and the last layer of each kind, and long
+            ones in the last.
 
     Raises:
         UnsupportedModelError: if the packed pass differs by more than rounding; the message names where.
@@ -84,12 +86,11 @@ def check(model: TreeModel, quick: bool = False) -> Checked:
     length = min(_LENGTH, model.max_length or _LENGTH)
     if length < 3:  # no branch to check
         return Checked(0.0, 0.0, None)
-    # How attention is reached is known after one pass. A weight that is not finite, in whatever layer, is named below.
-    states = model.hidden(PrefixTree.build([([0], [])]))
+    states = model.hidden(PrefixTree.build([([0], [])]))  # how attention is reached is known after one pass
     quick = quick and _passes_on_states(model) and bool(states.isfinite().all())
     with short_windows(model, _WINDOW):
         checking = _Check(model, length)
-        found = checking.run(representatives(decoder_layers(model.original, model.name)) if quick else None)
+        found = checking.run(quick)
     long = min(_LONG, model.max_length or _LONG)
     if long > _APART + _STEPS:
         with short_windows(model, _LONG_WINDOW, rotary=True):
@@ -100,9 +101,7 @@ def check(model: TreeModel, quick: bool = False) -> Checked:
 
 def _passes_on_states(model: TreeModel) -> bool:
     """Return whether a decoder layer computes from the states that come in, as far as its modules say."""
-    layers = decoder_layers(model.original, model.name)
-    shares = any(getattr(part, "is_kv_shared_layer", False) for layer in layers for part in layer.modules())
-    return not model.mixers and not shares
+    return not model.mixers and not shares_keys(decoder_layers(model.original, model.name))
 
 
 class _Check:
@@ -122,9 +121,10 @@ class _Check:
         pairs = [self.tree.pairs[a:b] for a, b in zip(self.tree.offsets, self.tree.offsets[1:], strict=False)]
         self.pairs = torch.from_numpy(np.stack(pairs)).to(model.device)  # [B, n - 1]
 
-    def run(self, only: list[int] | None = None) -> Checked:
-        """Compare texts that branch in some layers, or in all if layers pass on more than their states."""
-        self.short = only
+    def run(self, quick: bool = False) -> Checked:
+        """Compare texts that branch, in all layers, or in two of each kind if layers pass on states only."""
+        layers = decoder_layers(self.model.original, self.model.name)
+        self.short = only = representatives(layers) if quick else None
         with stood_in(self.model.original, self.model.model) as quantised:
             truth = self._own(self.wide)
             self._require_finite(truth)
@@ -133,6 +133,8 @@ class _Check:
             self.only = self._layers(truth, exact)
             if only is not None and self.only != only:
                 return self.run()
+            if quick:
+                self.only = sorted(members[-1] for members in kinds_of(layers))
             layer, logprob = self._compare_exact(given, truth, self._calls_of(truth, exact))
         rounded = None
         if quantised:

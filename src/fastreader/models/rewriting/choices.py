@@ -20,12 +20,14 @@ class Choices:
         known: they were read, so that nothing is tried.
         made: by the name of the part, in values that JSON holds; None if no choice agreed.
         layers: names of the decoder layers that were tried.
+        attention: how each attention layer is called, by its name; None if that is not known.
         step: the dimensions of positions in a step of generation in one call, or why there is no such step.
     """
 
     known: bool = False
     made: dict[str, Any] = field(default_factory=dict)
     layers: list[str] = field(default_factory=list)
+    attention: dict[str, dict[str, Any]] | None = None
     step: int | str | None = None
 
 
@@ -42,5 +44,5 @@ def keep_choices(path: Path, choices: Choices) -> None:
     """Keep choices in a file, unless the cache folder cannot be written."""
     with contextlib.suppress(OSError):  # the next load tries again
         path.parent.mkdir(parents=True, exist_ok=True)
-        values = {"made": choices.made, "layers": choices.layers, "step": choices.step}
+        values = {name: value for name, value in vars(choices).items() if name != "known"}
         write_json(path, {**values, "digest": digest(values, 32)})

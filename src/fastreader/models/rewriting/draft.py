@@ -55,6 +55,7 @@ class Draft:
         layers: linear layers before they were upcast, by name in the base model.
         applied: names of the rewrites that were applied.
         states: final states of the model as it is now, by the position from which its tokens start.
+        left_out: numbers of the decoder layers that trials need not run, since others of their kind do.
     """
 
     model: Any
@@ -67,6 +68,7 @@ class Draft:
     layers: dict[str, nn.Linear] = field(default_factory=dict)
     applied: list[str] = field(default_factory=list)
     states: dict[int, Tensor] = field(default_factory=dict)
+    left_out: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.mixers: list[int] = recurrent.layers_of_mixers(self.model)

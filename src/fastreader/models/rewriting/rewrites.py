@@ -96,7 +96,7 @@ REWRITES = (
         "decoder layers",
         _fuses,
         fused.fuse_layers,
-        "layers are replaced only if the final states of the whole model stay the same",
+        "layers are replaced only if the final states after two layers of each kind stay the same",
     ),
     Rewrite("modules that treat tokens independently", _fuses, upcast.run_in_chunks, _LAYERS),
 )

@@ -12,8 +12,9 @@ Modules of one structure are tried once (`trials`). If the model's final states 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -39,11 +40,14 @@ from fastreader.models.rewriting.fused.parts import (
 )
 from fastreader.models.rewriting.fused.trace import (
     AttentionCall,
+    AttentionShape,
     LayerCall,
+    attention_shapes,
     final_states,
     trace_attention,
     trace_layers,
     trace_scaled_attention,
+    whole,
 )
 from fastreader.models.rewriting.fused.trials import Trials
 from fastreader.models.rewriting.recurrent import has_mixers
@@ -56,21 +60,46 @@ _BF16_TOLERANCE = 0.02  # after operands were rounded to bfloat16, where a last 
 _LARGE = 1024.0  # times a usual input: beyond the bounds of families that clip
 
 
+class _Traces:
+    """Calls that trials compare, by the name of what was called.
+
+    Those within layers that were left out are traced once a trial needs one.
+    """
+
+    def __init__(self, draft: Draft, trace: Callable[[int], dict[str, Any]]) -> None:
+        self._draft, self._trace = draft, trace
+        self.first = [] if draft.choices.known else self._traced()
+        self._whole: list[dict[str, Any]] = []
+
+    def _traced(self) -> list[dict[str, Any]]:
+        return [self._trace(start) for start in self._draft.starts]
+
+    def calls(self, name: str) -> list[Any]:
+        """Return the calls of a module from each of the draft's starts."""
+        if self.first[0].get(name) is not None:
+            return [calls[name] for calls in self.first]
+        if not self._whole:
+            with whole(self._draft):
+                self._whole = self._traced()
+        return [calls[name] for calls in self._whole]
+
+
 @torch.no_grad()
 def fuse_parts(draft: Draft) -> None:
     """Replace norms, feed-forwards and attention layers of an upcast draft that have an equal counterpart."""
+    shapes = attention_shapes(draft)
     if draft.choices.known:
-        _fuse_parts(draft, Trials(draft.choices))
+        _fuse_parts(draft, Trials(draft.choices), shapes)
         return
     before = final_states(draft)
     for trials in (Trials(draft.choices), Trials(draft.choices, remembers=False)):
-        replaced = _fuse_parts(draft, trials)
+        replaced = _fuse_parts(draft, trials, shapes)
         if not trials.remembered or _close(final_states(draft), before, _tolerance(draft)):
             return
         _put_back(draft, replaced)
 
 
-def _fuse_parts(draft: Draft, trials: Trials) -> list[tuple[str, nn.Module]]:
+def _fuse_parts(draft: Draft, trials: Trials, shapes: dict[str, AttentionShape]) -> list[tuple[str, nn.Module]]:
     """Replace the parts, and return the old ones by name."""
     base = draft.base
     replaced: list[tuple[str, nn.Module]] = []
@@ -83,10 +112,7 @@ def _fuse_parts(draft: Draft, trials: Trials) -> list[tuple[str, nn.Module]]:
     for name, module in list(base.named_modules()):
         replace(name, _norm(module) or _gated_norm(module))
     # Each layer's input; a pass with exact products would convert every weight.
-    if draft.choices.known:  # the shapes and constants of a call are all that is needed of it
-        near, far = trace_attention(draft, 0, 1), []
-    else:
-        near, *far = [trace_attention(draft, start) for start in draft.starts]
+    traces = _Traces(draft, partial(trace_attention, draft))
     with ExitStack() as stack:  # rounded products would hide one activation behind another
         for module in list(base.modules()):
             if isinstance(module, UpcastLinear):
@@ -99,8 +125,8 @@ def _fuse_parts(draft: Draft, trials: Trials) -> list[tuple[str, nn.Module]]:
                 undecided.append((name, module))
             else:
                 replace(name, fused)
-        for name, call in near.items():
-            replace(name, _attention(draft, name, [call, *(other[name] for other in far)], stack, trials))
+        for name, shape in shapes.items():
+            replace(name, _attention(draft, name, shape, partial(traces.calls, name), stack, trials))
     return replaced
 
 
@@ -109,21 +135,21 @@ def fuse_layers(draft: Draft) -> None:
     """Replace whole layers, and put the old ones back if the final states of the model then differ."""
     base = draft.base
     mixed = has_mixers(draft.model)
-    traces = [] if draft.choices.known else [trace_layers(draft, start) for start in draft.starts]
+    traces = _Traces(draft, lambda start: trace_layers(draft, start)[0])
+    before = dict(draft.states)
     if not draft.choices.known:
-        draft.choices.layers = list(traces[0][0])
+        draft.choices.layers = list(traces.first[0])
     for trials in (Trials(draft.choices), Trials(draft.choices, remembers=False)):
         replaced = []
         for name in draft.choices.layers:
             module = base.get_submodule(name)
-            calls = [calls[name] for calls, _ in traces]
+            calls = partial(traces.calls, name)
             if (layer := _layer(name, module, calls, draft.products, mixed, trials)) is not None:
                 replaced.append((name, module))
                 replace_module(base, name, layer)
         if draft.choices.known:
             return
-        pairs = zip(draft.starts, traces, strict=True)
-        if all(_close(final_states(draft, start), before, _tolerance(draft)) for start, (_, before) in pairs):
+        if all(_close(final_states(draft, start), before[start], _tolerance(draft)) for start in draft.starts):
             return
         _put_back(draft, replaced)
         draft.choices.made.update(dict.fromkeys(draft.choices.layers))
@@ -223,7 +249,12 @@ def _feed_forward(
 
 
 def _attention(
-    draft: Draft, name: str, calls: list[AttentionCall], stack: ExitStack, trials: Trials
+    draft: Draft,
+    name: str,
+    shape: AttentionShape,
+    calls: Callable[[], list[AttentionCall]],
+    stack: ExitStack,
+    trials: Trials,
 ) -> FusedAttention | None:
     module = draft.base.get_submodule(name)
     children = dict(module.named_children())
@@ -233,8 +264,7 @@ def _attention(
     known = {*names, "o_proj", "q_norm", "k_norm"}
     if len(inner) < len(names) or not isinstance(out, UpcastLinear) or not set(children) <= known:
         return None
-    first = calls[0]
-    heads, key_heads, size = first.query.shape[1], first.key.shape[1], first.query.shape[3]
+    (heads, size), (key_heads, _) = shape.query, shape.key
     extra = sum(part.stored[0].out_features for part in inner) - (heads + 2 * key_heads) * size
     gate = None
     if extra == heads * size and len(inner) == 3 and can_split(inner[0].stored[0], draft.products):
@@ -244,7 +274,7 @@ def _attention(
         stack.enter_context(gate.exact())
     elif extra:
         return None
-    if first.value.shape != first.key.shape:
+    if shape.value != shape.key:
         return None
     norms = "none"
     if "q_norm" in children:
@@ -254,7 +284,7 @@ def _attention(
         norms = "head" if len(weight) == size else "flat"
     joined = JoinedLinear(inner, draft.products, draft.owned)
     fused = FusedAttention(module, joined, out, (heads, key_heads, size), norms, gate)
-    fused.constants = first.constants
+    fused.constants = shape.constants
     stack.enter_context(joined.exact())
 
     exact: list[AttentionCall] = []
@@ -262,15 +292,16 @@ def _attention(
     def agrees(rotates: bool) -> bool:
         fused.rotates = rotates
         if not exact:
-            exact.extend(trace_scaled_attention(module, call, 1.0) for call in calls)
-            exact.append(trace_scaled_attention(module, first, _LARGE))
+            exact.extend(trace_scaled_attention(module, call, 1.0) for call in calls())
+            exact.append(trace_scaled_attention(module, calls()[0], _LARGE))
         if not all(_projects_alike(fused, call) for call in exact):
             return False
-        state: TreePass = first.arguments[KEYWORD]
+        arguments = calls()[0].arguments
+        state: TreePass = arguments[KEYWORD]
         state.calls.clear()
-        return _close(fused(**first.arguments)[0], exact[0].output, _SOFTMAX_TOLERANCE)
+        return _close(fused(**arguments)[0], exact[0].output, _SOFTMAX_TOLERANCE)
 
-    rotates = trials.choose(name, module, (True, False), agrees, first.constants)
+    rotates = trials.choose(name, module, (True, False), agrees, shape.constants)
     if rotates is None:
         return None
     fused.rotates = rotates
@@ -293,11 +324,11 @@ def _projects_alike(fused: FusedAttention, call: AttentionCall) -> bool:
 
 
 def _layer(
-    name: str, module: nn.Module, calls: list[LayerCall], precision: str, mixed: bool, trials: Trials
+    name: str, module: nn.Module, calls: Callable[[], list[LayerCall]], precision: str, mixed: bool, trials: Trials
 ) -> FusedEnd | None:
     candidates = list(_candidates(module, mixed))
     chosen = trials.choose(
-        name, module, range(len(candidates)), lambda i: _same_layer(module, candidates[i], calls, precision)
+        name, module, range(len(candidates)), lambda i: _same_layer(module, candidates[i], calls(), precision)
     )
     return None if chosen is None else candidates[chosen]
 

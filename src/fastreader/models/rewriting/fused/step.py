@@ -21,7 +21,7 @@ from fastreader.models.passes.query_temperature import TEMPERATURE
 from fastreader.models.rewriting.draft import Draft
 from fastreader.models.rewriting.fused.attention import Angles
 from fastreader.models.rewriting.fused.layer import FusedLayer
-from fastreader.models.rewriting.fused.trace import final_states, sample
+from fastreader.models.rewriting.fused.trace import final_states, sample, shortened
 from fastreader.ops.decoder_step import Layer, Shape, StackedLayers, StepKeys, decoder_step
 
 
@@ -88,7 +88,7 @@ class FusedStep:
         """Return whether these parts, called one after another, give the bits of the model's forward."""
         want = draft.states[start] if start in draft.states else final_states(draft, start)
         state, tokens, positions = sample(draft, draft.products, start)
-        with torch.inference_mode():
+        with torch.inference_mode(), shortened(draft):
             stream, angles = self._embedded(tokens, positions)
             for module in draft.base.layers:
                 stream = module(stream, position_embeddings=angles, **{KEYWORD: state})

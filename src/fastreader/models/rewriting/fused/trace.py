@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
 from inspect import signature
 from typing import Any
 
@@ -14,6 +15,7 @@ from fastreader.core.tree import PrefixTree
 from fastreader.models.passes.attention import KEYWORD, AttentionInputs, TreePass
 from fastreader.models.passes.packed_keys import TreeKeys
 from fastreader.models.rewriting.draft import TOKENS, Draft
+from fastreader.models.rewriting.layers import Chain, found_layers, passed_through, representatives, shares_keys
 
 _USUAL = {"hidden_states", "position_embeddings", "attention_mask", "past_key_values"}  # arguments of attention
 # Called with a layer's name, module, positional and keyword arguments, and output.
@@ -32,6 +34,33 @@ class AttentionCall:
     constants: dict[str, Any]
 
 
+@dataclass(frozen=True)
+class AttentionShape:
+    """How an attention layer is called.
+
+    Attributes:
+        query, key, value: (heads, head size).
+        constants: what it passes to the interface besides.
+    """
+
+    query: tuple[int, int]
+    key: tuple[int, int]
+    value: tuple[int, int]
+    constants: dict[str, Any]
+
+    @classmethod
+    def of(cls, call: AttentionCall) -> AttentionShape:
+        """Return the shape of a traced call."""
+        query, key, value = ((part.shape[1], part.shape[3]) for part in (call.query, call.key, call.value))
+        return cls(query, key, value, call.constants)
+
+    @classmethod
+    def kept(cls, values: dict[str, Any]) -> AttentionShape:
+        """Return the shape that `asdict` turned into values and JSON held."""
+        query, key, value = (tuple(values[name]) for name in ("query", "key", "value"))
+        return cls(query, key, value, values["constants"])
+
+
 @dataclass
 class LayerCall:
     """A traced call of a decoder layer: the residual stream [1, T, E] before and after, the arguments and the pass."""
@@ -42,8 +71,48 @@ class LayerCall:
     state: TreePass
 
 
+def attention_shapes(draft: Draft) -> dict[str, AttentionShape]:
+    """Return how each attention layer is called, by its name, and keep it unless tensors are part of it.
+
+    Where choices are not known, the draft learns which layers its trials can leave out.
+    """
+    choices = draft.choices
+    if choices.attention is not None:
+        return {name: AttentionShape.kept(values) for name, values in choices.attention.items()}
+    layers = [] if choices.known or draft.mixers else found_layers(draft.model)
+    chain = Chain(layers)
+    with ExitStack() as stack:
+        for layer in layers:
+            stack.callback(layer.register_forward_pre_hook(chain.before, with_kwargs=True).remove)
+            stack.callback(layer.register_forward_hook(chain.after, with_kwargs=True).remove)
+        shapes = {name: AttentionShape.of(call) for name, call in trace_attention(draft, 0, 1).items()}
+    if not any(isinstance(value, Tensor) for shape in shapes.values() for value in shape.constants.values()):
+        choices.attention = {name: asdict(shape) for name, shape in shapes.items()}
+    if layers and chain.complete and not shares_keys(layers):
+        draft.left_out = sorted(set(range(len(layers))).difference(representatives(layers)))
+    return shapes
+
+
+@contextmanager
+def shortened(draft: Draft) -> Iterator[None]:
+    """Within the block, the decoder layers that trials can leave out return their input."""
+    layers = found_layers(draft.model) if draft.left_out else []
+    with passed_through([layers[index] for index in draft.left_out]):
+        yield
+
+
+@contextmanager
+def whole(draft: Draft) -> Iterator[None]:
+    """Within the block, trials leave out no layer."""
+    left_out, draft.left_out = draft.left_out, []
+    try:
+        yield
+    finally:
+        draft.left_out = left_out
+
+
 def trace_attention(draft: Draft, start: int, count: int = TOKENS) -> dict[str, AttentionCall]:
-    """Return each attention layer's call, by its name, for `count` tokens from position `start`."""
+    """Return the call of each attention layer that runs, by its name, for `count` tokens from position `start`."""
     calls: dict[str, AttentionCall] = {}
     seen: dict[int, AttentionInputs] = {}
 
@@ -70,14 +139,18 @@ def trace_scaled_attention(module: nn.Module, call: AttentionCall, factor: float
     return AttentionCall(arguments, output, *seen[id(module)])
 
 
-def trace_layers(draft: Draft, start: int) -> tuple[dict[str, LayerCall], Tensor]:
-    """Return (each decoder layer's call by the layer's name, final hidden states [T, E]) of tokens from `start`."""
-    calls: dict[str, LayerCall] = {}
+def trace_layers(draft: Draft, start: int) -> tuple[dict[str, LayerCall | None], Tensor]:
+    """Return (each decoder layer's call by the layer's name, final hidden states [T, E]) of tokens from `start`.
+
+    The call of a layer that was left out is None.
+    """
+    calls: dict[str, LayerCall | None] = {}
 
     def hook(name: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         state = _pass_of(module, kwargs)
         if len(args) == 1 and isinstance(output, Tensor) and state is not None:
-            calls[name] = LayerCall(args[0].clone(), dict(kwargs), output.clone(), state)
+            left_out = "forward" in vars(module)
+            calls[name] = None if left_out else LayerCall(args[0].clone(), dict(kwargs), output.clone(), state)
 
     draft.states[start] = _run(draft, ("mlp",), hook, *sample(draft, draft.products, start))
     return calls, draft.states[start]
@@ -86,7 +159,7 @@ def trace_layers(draft: Draft, start: int) -> tuple[dict[str, LayerCall], Tensor
 def final_states(draft: Draft, start: int = 0) -> Tensor:
     """Return the final hidden states [T, E] of a few tokens from position `start`."""
     state, tokens, positions = sample(draft, draft.products, start)
-    with torch.inference_mode():
+    with torch.inference_mode(), shortened(draft):
         draft.states[start] = state.run(draft.model, tokens, positions)
     return draft.states[start]
 
@@ -129,7 +202,7 @@ def _run(
         if all(hasattr(module, child) for child in children)
     ]
     try:
-        with torch.inference_mode():
+        with torch.inference_mode(), shortened(draft):
             return state.run(draft.model, tokens, positions)
     finally:
         for handle in handles:
