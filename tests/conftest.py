@@ -48,6 +48,16 @@ def shorter_check(request):
         yield
 
 
+@pytest.fixture(scope="module")
+def fewer_resamples():
+    """Calibrations by commands and studies, which take 200 resamples, take 40: their intervals are not tested there."""
+    from fastreader.moi.calibration import calibrate as module
+
+    bootstrap = module.bootstrap
+    with patch.object(module, "bootstrap", lambda best, data, count, rng: bootstrap(best, data, min(count, 40), rng)):
+        yield
+
+
 @pytest.fixture(scope="session")
 def packaged_folder() -> Path:
     """The packaged reader's folder. `make test` pulls it first and sets FASTREADER_REQUIRE_MODEL."""

@@ -16,6 +16,8 @@ from fastreader.moi.solve.evidence import evidence
 from fastreader.moi.solve.likelihood import pool
 from fastreader.permutations import latin
 
+pytestmark = pytest.mark.usefixtures("fewer_resamples")
+
 WORDS = ["red", "green", "blue"]
 
 

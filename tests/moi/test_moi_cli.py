@@ -12,6 +12,8 @@ from fastreader.errors import NumericsError
 from fastreader.moi import PositionBias, probe
 from fastreader.moi.calibration.store import file_name_of
 
+pytestmark = pytest.mark.usefixtures("fewer_resamples")
+
 
 @pytest.fixture(scope="module")
 def questions(tmp_path_factory):

@@ -26,6 +26,8 @@ from fastreader.moi.baselines import METHODS, self_consistency
 from fastreader.reader.session import Session
 from fastreader.statistics import holm, paired_bootstrap
 
+pytestmark = pytest.mark.usefixtures("fewer_resamples")
+
 
 def run(*arguments, sign="query_likelihood"):
     with pytest.MonkeyPatch.context() as patch:
