@@ -11,7 +11,6 @@ from helpers.families import FAMILIES, tiny
 from helpers.support import byte_tokenizer, one_by_one, random_sequences
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_flatten, tree_map
 
 from fastreader import Reader
 from fastreader.errors import InputError, UnsupportedModelError
@@ -65,21 +64,43 @@ class Elsewhere(torch.Tensor):
         return run(function, args, kwargs or {})
 
 
+def leaves(value):
+    """Yield what lists, tuples and dicts hold. Each op passes here, so that general trees would cost more than ops."""
+    if type(value) in (list, tuple):
+        for part in value:
+            yield from leaves(part)
+    elif type(value) is dict:
+        yield from leaves(list(value.values()))
+    else:
+        yield value
+
+
+def mapped(change, value):
+    """Return lists, tuples and dicts with their leaves changed."""
+    if type(value) in (list, tuple):
+        return type(value)([mapped(change, part) for part in value])
+    if type(value) is dict:
+        return {key: mapped(change, part) for key, part in value.items()}
+    return change(value)
+
+
 def run(function, args, kwargs):
     """Run an op on the values. Raise where tensors of two devices meet, but for CPU scalars, as on CUDA."""
-    given = tree_flatten((args, kwargs))[0]
+    given = [value for value in leaves((args, kwargs)) if isinstance(value, (torch.Tensor, torch.device))]
+    asked = [value for value in given if isinstance(value, torch.device) and value != CPU]
+    if not asked and not any(isinstance(value, Elsewhere) for value in given):
+        return function(*args, **kwargs)
     tensors = [value for value in given if isinstance(value, torch.Tensor)]
     found = {tensor.device for tensor in tensors if tensor.device != CPU or tensor.dim()}
     if len(found) > 1 and function is not torch.ops.aten.copy_.default:
         raise RuntimeError(f"Expected all tensors to be on the same device, but {function} got {found}")
     device = tensors[0].device if function is torch.ops.aten.copy_.default else next(iter(found), CPU)
-    asked = [value for value in given if isinstance(value, torch.device) and value != CPU]
     device = asked[0] if asked else device  # C++ takes all for CPU tensors and may ask for the CPU
 
     def within(value):
         return CPU if isinstance(value, torch.device) else value.inner if isinstance(value, Elsewhere) else value
 
-    inner = tree_map(within, (args, kwargs))
+    inner = mapped(within, (args, kwargs))
     known = {id(value.inner): value for value in given if isinstance(value, Elsewhere)}
 
     def labelled(value):
@@ -87,7 +108,7 @@ def run(function, args, kwargs):
             return value
         return known[id(value)] if id(value) in known else Elsewhere(value, device)
 
-    return tree_map(labelled, function(*inner[0], **inner[1]))
+    return mapped(labelled, function(*inner[0], **inner[1]))
 
 
 class Devices(TorchDispatchMode):
