@@ -1,7 +1,9 @@
 """Another process: it loads a pickled reader again, gives the same bits with other threads, and may fork."""
 
+import json
 import multiprocessing
 import os
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -60,3 +62,21 @@ def child_after_threads():
 def test_a_child_of_a_parent_with_several_threads(another_process):
     """OpenMP's threads do not survive a fork, and waiting for them would hang."""
     assert another_process(child_after_threads) == 0
+
+
+def load_with_cache(folder, cache):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FASTREADER_CACHE", str(cache))
+        return logprobs(Reader.load(folder, precision="exact"))
+
+
+def test_two_processes_load_one_folder_at_once(another_process, tmp_path):
+    tiny_llama().save_pretrained(tmp_path / "model")
+    byte_tokenizer().save_pretrained(tmp_path / "model")
+    with ThreadPoolExecutor(1) as threads:
+        there = threads.submit(another_process, load_with_cache, tmp_path / "model", tmp_path / "cache")
+        here = load_with_cache(tmp_path / "model", tmp_path / "cache")
+    assert there.result() == pytest.approx(here, abs=1e-9)
+    for file in (tmp_path / "cache").rglob("*.*"):
+        assert file.suffix == ".json" and json.loads(file.read_text(encoding="utf-8"))
+    assert load_with_cache(tmp_path / "model", tmp_path / "cache") == pytest.approx(here, abs=1e-9)

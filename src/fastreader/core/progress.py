@@ -7,7 +7,10 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, TextIO
+
+_noted: ContextVar[Callable[[str], None] | None] = ContextVar("noted", default=None)
 
 
 @contextmanager
@@ -39,14 +42,33 @@ def track(label: str, total: int | None, unit: str, show: bool | None) -> Iterat
 
 @contextmanager
 def busy(label: str) -> Iterator[None]:
-    """Show `label` with a spinner on standard error within the block, on a terminal only."""
-    if not sys.stderr.isatty():
+    """Show `label` with a spinner on standard error within the block, on a terminal only.
+
+    Another such block within shows no second spinner, and `note` adds what is being done.
+    """
+    if _noted.get() is not None or not sys.stderr.isatty():
         yield
         return
     from rich.console import Console
+    from rich.live import Live
+    from rich.spinner import Spinner
+    from rich.text import Text
 
-    with Console(stderr=True).status(label):
-        yield
+    spinner = Spinner("dots", Text(label))
+    # What other threads print stays on its stream, and the spinner where it is while others' bars are silenced.
+    console = Console(file=sys.stderr)
+    with Live(spinner, console=console, transient=True, redirect_stdout=False, redirect_stderr=False):
+        token = _noted.set(lambda what: spinner.update(text=Text(f"{label}: {what}")))
+        try:
+            yield
+        finally:
+            _noted.reset(token)
+
+
+def note(what: str) -> None:
+    """Show what is being done after the label of the `busy` block around, if it is shown."""
+    if (noted := _noted.get()) is not None:
+        noted(what)
 
 
 class _WithoutBars:

@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 import torch
 
 from fastreader.core.checked import checked
+from fastreader.core.progress import busy, note
 from fastreader.core.protocol import TextOrTokens
 from fastreader.errors import ModelFileError, NotReloadableError
 from fastreader.models.check import (
@@ -65,6 +66,7 @@ class Reader(ReaderBase):
         encoder = TextEncoder(loaded.tokenizer)
         how = arithmetic.precision, arithmetic.products, arithmetic.deterministic
         with naming_devices(model, name):
+            note("choosing kernels")
             keeps = not loaded.given and is_from_transformers(model)
             path = trials_path(model, loaded.digest, arithmetic) if keeps else None
             choices = read_choices(None if check == "full" else path)
@@ -161,7 +163,8 @@ class Reader(ReaderBase):
     @classmethod
     def _loaded(cls, options: LoadOptions) -> Reader:
         """Return the reader of a name, a path or a pair."""
-        with _loading, large_blocks_apart():
+        name = options.model if isinstance(options.model, str | os.PathLike) else "a model"
+        with _loading, busy(f"loading {os.fspath(name)}"), large_blocks_apart():
             loaded = load(options)
             weights = sum(parameter.nbytes for parameter in loaded.model.parameters())
             reader = cls(loaded, options.check)
@@ -304,6 +307,7 @@ def _verdict(model: TreeModel, mode: str, digest: str) -> tuple[Checked | None, 
     for path in (verdict_path(model, digest), verdict_path(model, digest, quick)):
         if mode == "quick" and (known := known_verdict(path)) is not None:
             return known, "quick"
+    note("comparing with transformers, once for these weights")
     found = check(model, quick)
     keep_verdict(path, found)
     return found, "quick" if quick else "full"

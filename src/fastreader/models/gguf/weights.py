@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fastreader.core.progress import note
 from fastreader.errors import ModelFileError
 from fastreader.models.gguf.architectures import Architecture, layer_of
 from fastreader.models.gguf.config import architecture_of
@@ -90,7 +91,8 @@ def load(file: GgufFile, config: Any, keep: bool, dtype: torch.dtype = torch.flo
     file.reject_unused_tensors()
     # One buffer serves all tensors: nothing that is returned is part of it.
     held = torch.empty(max(tensor.size for tensor in file.tensors.values()), dtype=torch.uint8)
-    for name, parameter in wanted.items():
+    for index, (name, parameter) in enumerate(wanted.items()):
+        note(f"reading weights, {100 * index // len(wanted)} %")
         value = _value(sources[name], parameter, keep, dtype, held)
         owner, _, last = name.rpartition(".")
         setattr(model.get_submodule(owner), last, nn.Parameter(value, requires_grad=False))

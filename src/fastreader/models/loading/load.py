@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from fastreader.core.progress import note
 from fastreader.data.fingerprints import reader_name
 from fastreader.errors import InputError
 from fastreader.models.gguf.weights import formats_of, unpacked
@@ -55,7 +56,9 @@ def load(options: LoadOptions) -> Loaded:
     found = find(options)
     decision = decide(found)
     require_fit(found, decision)
+    note("reading weights")
     contents = read(found, decision)
+    note("naming weights by their values")
     weights = None if found.kind == "pair" else kept_weights_digest(contents.text, found, decision)
     digest = revision(contents.text, contents.tokenizer, weights)
     if contents.relevance is not None:
