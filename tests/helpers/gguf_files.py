@@ -106,7 +106,7 @@ def write(file, architecture, tensors, keys, quantise=None, whole=None, vocabula
     Args:
         tensors: numpy arrays by name.
         keys: of the architecture, without its name before them; None leaves a key out.
-        quantise: the type of matrices, or None for float32.
+        quantise: the type of matrices, a function of a tensor's name, or None for float32.
         whole: keys with their full names.
     """
     from gguf import GGMLQuantizationType, GGUFWriter, TokenType, quants
@@ -134,7 +134,7 @@ def write(file, architecture, tensors, keys, quantise=None, whole=None, vocabula
         writer.add_eos_token_id(1)
     for name, values in tensors.items():
         if quantise is not None and values.ndim > 1:
-            kind = GGMLQuantizationType[quantise]
+            kind = GGMLQuantizationType[quantise if isinstance(quantise, str) else quantise(name)]
             writer.add_tensor(name, quants.quantize(np.ascontiguousarray(values), kind), raw_dtype=kind)
         else:
             writer.add_tensor(name, np.ascontiguousarray(values))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -19,7 +20,7 @@ from fastreader.models.gguf.header import TensorInfo
 from fastreader.models.gguf.types import FLOATS
 from fastreader.models.gguf.values import decoded, raw_rows
 from fastreader.ops import extension
-from fastreader.ops.linear import BlockTensor, BlockWeight
+from fastreader.ops.linear import BlockStack, BlockTensor, BlockWeight, mxfp4
 from fastreader.ops.linear.blocks import FORMATS
 
 _EXPERTS = {"gate_up_proj": ("ffn_gate_exps", "ffn_up_exps"), "down_proj": ("ffn_down_exps",)}
@@ -49,20 +50,31 @@ def why_not(device: torch.device) -> str | None:
 
 def has_integers(file: GgufFile) -> bool:
     """Return whether kernels multiply the integers of some matrices of a file."""
-    return any(tensor.type in FORMATS and len(tensor.shape) == 2 for tensor in file.tensors.values())
+    return any(map(_keeps, file.tensors.values()))
 
 
 def unpacked(file: GgufFile) -> tuple[str, ...]:
     """Return the types of quantised tensors whose values are computed at load, since no kernel multiplies them."""
-    kinds = (t.type for t in file.tensors.values() if t.type not in FLOATS)
-    stacked = {t.type for t in file.tensors.values() if len(t.shape) > 2}
-    return tuple(sorted({kind for kind in kinds if kind not in FORMATS or kind in stacked}))
+    return tuple(sorted({t.type for t in file.tensors.values() if t.type not in FLOATS and t.type not in FORMATS}))
 
 
 def integer_bytes(file: GgufFile) -> int:
     """Return the bytes of a file's weights if quantised matrices keep their integers and others are float32."""
-    kept = [tensor.type in FORMATS and len(tensor.shape) == 2 for tensor in file.tensors.values()]
-    return sum(t.size if own else 4 * prod(t.shape) for t, own in zip(file.tensors.values(), kept, strict=True))
+    return sum(_bytes_kept(t) if _keeps(t) else 4 * prod(t.shape) for t in file.tensors.values())
+
+
+def _fits(raw: Tensor, tensor: TensorInfo) -> bool:
+    """Return whether the kernels' layout has the values of a tensor of a type that `_keeps` takes."""
+    return tensor.type != "MXFP4" or mxfp4.fits_q5_0(raw)
+
+
+def _keeps(tensor: TensorInfo) -> bool:
+    """Return whether kernels multiply a tensor's integers: a matrix, or a stack of experts' matrices."""
+    return tensor.type in FORMATS and len(tensor.shape) > 1
+
+
+def _bytes_kept(tensor: TensorInfo) -> int:
+    return tensor.size * 22 // 17 if tensor.type == "MXFP4" else tensor.size  # which is laid out as Q5_0
 
 
 def load(file: GgufFile, config: Any, keep: bool, dtype: torch.dtype = torch.float32) -> Any:
@@ -71,7 +83,8 @@ def load(file: GgufFile, config: Any, keep: bool, dtype: torch.dtype = torch.flo
     Args:
         file: whose tensors count as used.
         config: of `config_of`.
-        keep: hold quantised matrices as `BlockTensor`s, and others in float32; else all in `dtype`.
+        keep: hold quantised matrices as `BlockTensor`s and stacks of them as `BlockStack`s, and others in float32; else
+            all in `dtype`.
         dtype: of the weights.
 
     Raises:
@@ -181,6 +194,9 @@ def _value(source: WeightSource, parameter: nn.Parameter, keep: bool, dtype: tor
         return torch.zeros(parameter.shape, dtype=dtype)
     if len(source.tensors) == 1 and len(source.tensors[0].shape) < 3:
         return _plain(source, source.tensors[0], keep, dtype, held)
+    stacked = keep and all(len(each.shape) == 3 and _keeps(each) for each in source.tensors)
+    if stacked and (stack := _stack(source, held)) is not None:
+        return stack
     parts = [decoded(raw_rows(each, held), each, dtype).view(each.shape) for each in source.tensors]
     along = min(1, parts[0].dim() - 1)
     if source.interleaved and len(parts) > 1:
@@ -190,12 +206,36 @@ def _value(source: WeightSource, parameter: nn.Parameter, keep: bool, dtype: tor
     return whole.transpose(1, 2).contiguous() if source.interleaved and whole.dim() == 3 else whole
 
 
+def _stack(source: WeightSource, held: Tensor) -> Tensor | None:
+    """Return experts' matrices with the integers of a file, or None if tensors of several types cannot be joined."""
+    first, *others = source.tensors
+    if len({each.type for each in source.tensors}) > 1 and (source.interleaved or first.shape[1] % 32):
+        return None
+    rows = [raw_rows(first, held), *map(raw_rows, others)]
+    if not all(map(_fits, rows, source.tensors)):
+        return None
+    kinds = [each.type for each in source.tensors]
+    parts = []
+    for own in zip(*(raw.view(first.shape[0], -1, raw.shape[-1]) for raw in rows), strict=True):
+        weights = [BlockWeight.pack(each, kind, first.shape[2]) for each, kind in _merged(own, kinds, source)]
+        parts.append(BlockTensor(weights[0] if len(weights) == 1 else BlockWeight.join(weights)))
+    return BlockStack(parts, source.interleaved)
+
+
+def _merged(rows: Sequence[Tensor], kinds: list[str], source: WeightSource) -> list[tuple[Tensor, str]]:
+    """Return the rows of one expert's tensors with their types, as one if the types are equal."""
+    if len({*kinds}) > 1:
+        return list(zip(rows, kinds, strict=True))
+    whole = torch.stack(list(rows), 1).flatten(0, 1) if source.interleaved else torch.cat(list(rows))
+    return [(whole, kinds[0])]
+
+
 def _plain(source: WeightSource, tensor: TensorInfo, keep: bool, dtype: torch.dtype, held: Tensor) -> Tensor:
     matrix = len(tensor.shape) == 2
     raw = raw_rows(tensor, held)
     if source.heads and matrix:
         raw = raw[_halves(tensor.shape[0], source.heads)]
-    if keep and matrix and tensor.type in FORMATS:
+    if keep and _keeps(tensor) and _fits(raw, tensor):
         return BlockTensor(BlockWeight.pack(raw, tensor.type, tensor.shape[1]))
     if source.offset:  # subtracted before values are rounded
         return (decoded(raw, tensor).view(tensor.shape) - source.offset).to(dtype)
@@ -212,6 +252,6 @@ def formats_of(model: Any) -> tuple[str, ...]:
     """Return the formats of a model's quantised weights, most frequent first."""
     counts: Counter[str] = Counter()
     for parameter in model.parameters():
-        if isinstance(parameter, BlockTensor):
-            counts.update(parameter.weight.formats)
+        kept = parameter.parts if isinstance(parameter, BlockStack) else [parameter]
+        counts.update(name for part in kept if isinstance(part, BlockTensor) for name in part.weight.formats)
     return tuple(sorted(counts, key=lambda name: (-counts[name], name)))

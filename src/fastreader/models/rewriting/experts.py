@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from fastreader.models.machine.chunking import map_chunks
 from fastreader.models.rewriting import surgery
+from fastreader.ops.linear import BlockStack
 
 _STACKED = {"gate_up_proj", "up_proj", "down_proj", "gate_up_proj_bias", "up_proj_bias", "down_proj_bias"}
 
@@ -250,9 +251,11 @@ def _has_gated_stacks(module: nn.Module) -> bool:
 
 def _layer(module: Any, name: str, index: int) -> nn.Linear:
     """Return an expert's matrix as a linear layer, without a copy."""
-    weight = getattr(module, name)[index]
+    stack = getattr(module, name)
     bias = getattr(module, f"{name}_bias")[index] if module.has_bias else None
-    return _linear(weight.T if module.is_transposed else weight, bias)
+    if isinstance(stack, BlockStack):
+        return _linear(stack.parts[index], bias)
+    return _linear(stack[index].T if module.is_transposed else stack[index], bias)
 
 
 def _linear(weight: Tensor, bias: Tensor | None = None) -> nn.Linear:

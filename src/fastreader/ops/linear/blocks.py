@@ -12,6 +12,7 @@ from torch.utils import _pytree as pytree
 
 from fastreader.errors import InputError
 from fastreader.ops.extension import LIBRARY, define
+from fastreader.ops.linear import mxfp4
 
 # Values of a block, and its bytes in a file, by the names that GGUF gives to the formats.
 FORMATS = {
@@ -23,6 +24,7 @@ FORMATS = {
     "Q4_K": (256, 144),
     "Q5_K": (256, 176),
     "Q6_K": (256, 210),
+    "MXFP4": (mxfp4.BLOCK, mxfp4.BYTES),  # laid out as Q5_0, which has all its values
 }
 _STRIP = 32  # rows that are packed together
 _MOST_PARTS = 7  # of a joined weight
@@ -66,9 +68,10 @@ class BlockWeight:
             depth: E, a multiple of the format's block.
 
         Raises:
-            RuntimeError: if the sizes do not fit, or a scale is not finite.
+            RuntimeError: if the sizes do not fit, a scale is not finite, or one of MXFP4 is beyond float16.
         """
-        return cls(torch.ops.fastreader.blocks_pack(rows, name, depth), rows.shape[0], depth, (name,))
+        laid = (mxfp4.as_q5_0(rows), "Q5_0") if name == "MXFP4" else (rows, name)
+        return cls(torch.ops.fastreader.blocks_pack(*laid, depth), rows.shape[0], depth, (name,))
 
     @classmethod
     def join(cls, parts: Sequence[BlockWeight]) -> BlockWeight:
@@ -123,14 +126,57 @@ class BlockTensor(Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
-        if special := _SPECIAL.get(func):
-            result = special(*args, **(kwargs or {}))
-            if result is not NotImplemented:
-                return result
-        if func._schema.is_mutable and any(isinstance(arg, BlockTensor) for arg in _written(func, args, kwargs or {})):
-            raise InputError(f"{func}: expected a tensor that can be written to, got a quantised weight")
-        plain = pytree.tree_map_only(BlockTensor, BlockTensor.plain, (args, kwargs or {}))
-        return func(*plain[0], **plain[1])
+        return _run_on_values(_SPECIAL, func, args, kwargs or {})
+
+
+class BlockStack(Tensor):
+    """The matrices of a layer's experts, a float32 tensor [n, F, E] to every op of PyTorch, as a `BlockTensor` is one.
+
+    Attributes:
+        parts: n matrices [F, E].
+        transposed: its shape is [n, E, F].
+    """
+
+    parts: tuple[BlockTensor, ...]
+    transposed: bool
+
+    @staticmethod
+    def __new__(cls, parts: Sequence[BlockTensor], transposed: bool = False) -> BlockStack:
+        """Hold matrices of one shape."""
+        rows, depth = parts[0].shape
+        size = (len(parts), depth, rows) if transposed else (len(parts), rows, depth)
+        device = parts[0].weight.data.device
+        made: BlockStack = Tensor._make_wrapper_subclass(cls, size, dtype=torch.float32, device=device)
+        made.parts, made.transposed = tuple(parts), transposed
+        return made
+
+    def __repr__(self, **_: Any) -> str:  # type: ignore[override]
+        return f"BlockStack({list(self.shape)}, {' + '.join(self.parts[0].weight.formats)})"
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> BlockStack:
+        return self
+
+    def plain(self) -> Tensor:
+        """Return the values, float32 [n, F, E], or [n, E, F] if it is transposed."""
+        values = torch.stack([part.plain() for part in self.parts])
+        return values.transpose(1, 2) if self.transposed else values
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
+        return _run_on_values(_SPECIAL_OF_STACKS, func, args, kwargs or {})
+
+
+def _run_on_values(special: dict[Any, Any], func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    """Run an op of PyTorch as `special` does it, or on the values of the quantised weights in its arguments."""
+    if run := special.get(func):
+        result = run(*args, **kwargs)
+        if result is not NotImplemented:
+            return result
+    kinds = (BlockTensor, BlockStack)
+    if func._schema.is_mutable and any(isinstance(arg, kinds) for arg in _written(func, args, kwargs)):
+        raise InputError(f"{func}: expected a tensor that can be written to, got a quantised weight")
+    plain = pytree.tree_map_only(kinds, lambda weight: weight.plain(), (args, kwargs))
+    return func(*plain[0], **plain[1])
 
 
 def _written(func: Any, args: Any, kwargs: Any) -> list[Any]:
@@ -161,6 +207,13 @@ def _split(tensor: BlockTensor, size: int, dim: int = 0) -> Any:
     return [_part(tensor, first, min(size, rows - first)) for first in range(0, rows, size)]
 
 
+def _row(tensor: BlockTensor, dim: int, index: int) -> Any:
+    if dim != 0:
+        return NotImplemented
+    with torch.inference_mode(False):
+        return tensor.weight.values(tensor.first + index % tensor.shape[0], 1).flatten()
+
+
 def _embedding(weight: BlockTensor, ids: Tensor, *_: Any) -> Any:
     return weight.weight.rows(ids.long() + weight.first)
 
@@ -180,15 +233,37 @@ def _same(tensor: BlockTensor, **_: Any) -> BlockTensor:
     return _part(tensor, 0, tensor.shape[0])
 
 
+def _same_stack(stack: BlockStack, **_: Any) -> BlockStack:
+    with torch.inference_mode(False):
+        return BlockStack(stack.parts, stack.transposed)
+
+
+def _select(stack: BlockStack, dim: int, index: int) -> Any:
+    if dim != 0:
+        return NotImplemented
+    part = stack.parts[index]
+    if not stack.transposed:
+        return _same(part)
+    with torch.inference_mode(False):  # see `_part`
+        return part.plain().T
+
+
 _SPECIAL: dict[Any, Any] = {
     torch.ops.aten.detach.default: _same,
     torch.ops.aten.alias.default: _same,
     torch.ops.aten.clone.default: _same,  # nothing writes to either
     torch.ops.aten.slice.Tensor: _slice,
     torch.ops.aten.split.Tensor: _split,
+    torch.ops.aten.select.int: _row,
     torch.ops.aten.embedding.default: _embedding,
     torch.ops.aten.index.Tensor: _index,
     torch.ops.aten.index_select.default: _index_select,
+}
+_SPECIAL_OF_STACKS: dict[Any, Any] = {
+    torch.ops.aten.detach.default: _same_stack,
+    torch.ops.aten.alias.default: _same_stack,
+    torch.ops.aten.clone.default: _same_stack,
+    torch.ops.aten.select.int: _select,
 }
 
 
