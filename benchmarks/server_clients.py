@@ -6,7 +6,11 @@ other two thirds is timed; its waiting is what it took beyond the same request a
 leave no request waits longer than two passes more than with those that stay, by the longest wait of its kind. Meanwhile
 `/health` has to say "ok", and to count no request soon after the last; all answers have to be those given alone.
 
+With --relevance the model's weights are served as a reranker (LogitScore, as `relevance_speed.py` saves it), to clients
+that rank and score and stay until they are answered: no answer may be wrong, and the 95th percentile is stated.
+
     python benchmarks/server_clients.py --seconds 60 --rounds 2 --output benchmarks/results/server_clients.jsonl
+    python benchmarks/server_clients.py --relevance --clients 8 --output benchmarks/results/server_clients.jsonl
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ import random
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from contextlib import contextmanager
@@ -26,8 +31,8 @@ import httpx
 import machine
 import numpy as np
 
-CLIENTS = 16
 KINDS = ("score", "rerank", "completions", "chat", "stream")
+RANKING = KINDS[:2]
 MODES = ("stay", "leave", "absent")
 PASSES = 2  # longest passes that a request may wait more
 WORDS = "the river runs through Cairo and Paris while bread is baked at night by old men in a house".split()  # noqa: SIM905
@@ -39,17 +44,28 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--clients", type=int, default=16)
+    parser.add_argument("--relevance", action="store_true", help="serve a reranker, and let no client leave")
     parser.add_argument("--output", type=Path)
     arguments = parser.parse_args()
     rows: list[dict] = []
-    for number in range(arguments.rounds):
-        for mode in MODES if number % 2 == 0 else MODES[::-1]:
-            with serving(arguments.model) as url:
-                row = load(url, mode, arguments.seconds, arguments.seed)
-            row = {"mode": mode, "round": number, "seed": arguments.seed, "model": arguments.model, **row}
-            rows.append({**row, **machine.describe()})
-            print(json.dumps({name: value for name, value in row.items() if name != "waits"}), flush=True)
-    verdict = compare(rows)
+    kinds, modes = (RANKING, MODES[:1]) if arguments.relevance else (KINDS, MODES)
+    with tempfile.TemporaryDirectory() as folder:
+        model = arguments.model
+        if arguments.relevance:
+            import relevance_speed
+
+            relevance_speed.save(model, Path(folder))
+            model = f"{folder}/saved"
+        for number in range(arguments.rounds):
+            for mode in modes if number % 2 == 0 else modes[::-1]:
+                with serving(model) as url:
+                    row = load(url, mode, arguments.seconds, arguments.seed, arguments.clients, kinds)
+                row = {"mode": mode, "round": number, "seed": arguments.seed, "model": arguments.model, **row}
+                row["relevance"] = arguments.relevance
+                rows.append({**row, **machine.describe()})
+                print(json.dumps({name: value for name, value in row.items() if name != "waits"}), flush=True)
+    verdict = {"held": sound(rows)} if arguments.relevance else compare(rows)
     print(json.dumps(verdict))
     if arguments.output:
         with arguments.output.open("a", encoding="utf-8") as stream:
@@ -116,13 +132,13 @@ def send(http: httpx.Client, path: str, body: dict) -> list[float] | None:
     return None
 
 
-def load(url: str, mode: str, seconds: float, seed: int) -> dict:
+def load(url: str, mode: str, seconds: float, seed: int, clients: int, kinds: tuple[str, ...]) -> dict:
     """Send requests from all clients. Return the waits of those that stay, and what `/health` said."""
     waits: list[tuple[str, float]] = []
     failures: list[str] = []
     alone, answers = {}, {}
     with httpx.Client(base_url=url, timeout=600) as http:
-        for kind in KINDS:
+        for kind in kinds:
             path, body = request(kind, random.Random(seed), False)
             send(http, path, body)
             began = time.perf_counter()
@@ -135,7 +151,7 @@ def load(url: str, mode: str, seconds: float, seed: int) -> dict:
         with httpx.Client(base_url=url, timeout=600) as http:
             while time.monotonic() < end and not failures:
                 draw = random.Random(1_000_003 * seed + 1009 * number + count)
-                kind, count = draw.choice(KINDS), count + 1
+                kind, count = draw.choice(kinds), count + 1
                 patience = draw.uniform(0.05, 0.5)
                 path, body = request(kind, draw if leaver else random.Random(seed), leaver)
                 began = time.perf_counter()
@@ -161,7 +177,7 @@ def load(url: str, mode: str, seconds: float, seed: int) -> dict:
             reply = httpx.get(f"{url}/health", timeout=30)
             states.append((reply.status_code, reply.json()["status"]))
 
-    numbers = [number for number in range(CLIENTS) if mode != "absent" or number % 3]
+    numbers = [number for number in range(clients) if mode != "absent" or number % 3]
     threads = [threading.Thread(target=client, args=(number,)) for number in numbers]
     watcher = threading.Thread(target=watch)
     for thread in [*threads, watcher]:
@@ -190,7 +206,11 @@ def load(url: str, mode: str, seconds: float, seed: int) -> dict:
         "left": left[0],
         "longest_pass": round(longest, 4),
         "alone": {kind: round(value, 4) for kind, value in alone.items()},
-        "worst": {kind: round(max((w for k, w in waits if k == kind), default=0.0), 4) for kind in KINDS},
+        "worst": {kind: round(max((w for k, w in waits if k == kind), default=0.0), 4) for kind in kinds},
+        "p95_seconds": {
+            kind: round(alone[kind] + float(np.quantile([w for k, w in waits if k == kind] or [np.nan], 0.95)), 4)
+            for kind in kinds
+        },
         "p50": round(float(np.median([wait for _, wait in waits])), 4) if waits else None,
         "healthy": sum(state == (200, "ok") for state in states),
         "asked": len(states),
@@ -223,10 +243,14 @@ def compare(rows: list[dict]) -> dict:
         f"more_than_{mode}": {kind: round(worst("leave", kind) - worst(mode, kind), 4) for kind in KINDS}
         for mode in ("stay", "absent")
     }
-    sound = all(row["healthy"] == row["asked"] and not row["failures"] and row["idle_after"] < 5 for row in rows)
     within = max(more["more_than_stay"].values()) <= PASSES * longest
-    held = {"sound": sound, "held": sound and within}
+    held = {"sound": sound(rows), "held": sound(rows) and within}
     return {"longest_pass": longest, "allowed": round(PASSES * longest, 4), **more, **held}
+
+
+def sound(rows: list[dict]) -> bool:
+    """Return whether every answer was right, and the server healthy and idle in the end."""
+    return all(row["healthy"] == row["asked"] and not row["failures"] and row["idle_after"] < 5 for row in rows)
 
 
 if __name__ == "__main__":
