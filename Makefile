@@ -60,9 +60,10 @@ encoder: model
 demo: model
 	@$(BIN)/fastreader demo --model $(MODEL)
 
-# Threads that wait without passive spin, at the cost of the other tests on the same cores.
+# Threads that wait without passive spin, at the cost of the other tests on the same cores. Modules that are compiled
+# once, where the environment forbids it too, are not compiled again by each process that a test starts.
 test: $(VENV)/.developing model encoder
-	FASTREADER_REQUIRE_MODEL=1 OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations 40
+	PYTHONDONTWRITEBYTECODE= FASTREADER_REQUIRE_MODEL=1 OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations 40
 
 # The extra `frameworks` lists these clients, whose tests fail here, instead of skipping, if one cannot be imported;
 # `quantised` lists the libraries of quantised checkpoints.

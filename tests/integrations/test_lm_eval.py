@@ -61,8 +61,8 @@ def test_pairs_of_the_packaged_model(packaged):
     """All 200 by `make test-integrations`. One text after the other takes the harness two minutes."""
     pairs = text_pairs()
     assert len(pairs) == 200
-    if not os.environ.get("FASTREADER_REQUIRE_FRAMEWORKS"):  # three kinds of each twentieth passage, some greedy
-        pairs = [pair for i, pair in enumerate(pairs) if i // 3 % 20 == 3]
+    if not os.environ.get("FASTREADER_REQUIRE_FRAMEWORKS"):  # three kinds of two passages, some greedy
+        pairs = [pair for i, pair in enumerate(pairs) if i // 3 in (3, 23)]
     got = compare(packaged, pairs)
     assert any(greedy for _, greedy in got) and not all(greedy for _, greedy in got)
 

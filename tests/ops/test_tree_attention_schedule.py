@@ -83,7 +83,7 @@ def test_covers_what_is_visible_and_no_more(seed, query_nodes, windowed, arbitra
 
 
 @pytest.mark.skipif(extension.why_missing() is not None, reason=str(extension.why_missing()))
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=100)
 @given(st.integers(0, 2**32 - 1), st.sampled_from(["self", "ascending", "any"]), st.booleans(), st.booleans())
 def test_slots_hold_each_visible_key_once_in_order(seed, query_nodes, windowed, long):
     rng = np.random.default_rng(seed)
