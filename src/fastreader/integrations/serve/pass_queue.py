@@ -2,8 +2,8 @@
 
 It takes the call that is due first and those that fit with it, scores their sequences in one tree, and hands each its
 part. Texts are generated a step at a time between such passes. So a call that nobody waits for any more ends within one
-pass. A call is due when it would be done if the server had nothing else to do: a small one goes before a large one that
-came shortly before it, and no call waits for ever.
+pass. A call is due when it would be done if the server had nothing else to do, a few seconds after it came at most: a
+small one goes before a large one that came shortly before it, and no call waits for ever.
 """
 
 from __future__ import annotations
@@ -41,6 +41,8 @@ _MOST = {"cpu": 4096}  # tokens of one pass by default, 32,768 on a GPU
 _PRODUCTS = {"cpu": 1e11}  # multiplications a second before any pass was timed, 1e14 on a GPU
 _RATED = 256  # tokens of a pass whose time says how fast the reader is
 _STEP_TOKENS = 16  # tokens of a pass that take as long as one step of a text, roughly
+_STEPS = 64  # of a text, that count for when it is due: most texts end before their limit
+_LATEST = 10.0  # seconds after which a call is due, however much it computes
 _FAILING = 8  # passes in a row that failed as they should not, from which on the server calls itself unhealthy
 
 
@@ -89,8 +91,8 @@ class WaitingCall:
 
     @property
     def work(self) -> int:
-        """Tokens that take about as long to compute as the whole call."""
-        return self.tokens + (0 if self.pairs else _STEP_TOKENS * self.options.max_new_tokens)
+        """Tokens that take about as long to compute as the whole call, or as the beginning of its texts."""
+        return self.tokens + (0 if self.pairs else _STEP_TOKENS * min(self.options.max_new_tokens, _STEPS))
 
     @property
     def start(self) -> Tokens:
@@ -199,7 +201,7 @@ class Packer:
                 raise FastreaderError("the server is stopping")
             if not self._thread.is_alive():
                 self._start()
-            job.due = time.monotonic() + job.work / self._rate
+            job.due = time.monotonic() + min(job.work / self._rate, _LATEST)
             self._waiting.append(job)
             self._changed.notify()
         try:
