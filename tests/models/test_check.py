@@ -73,6 +73,8 @@ def accepted(family, factor, precision):
             moved = np.abs(np.concatenate(reader.score(sequences).token_logprobs) - right).max()
             if name == "generation_scale":  # no score shows it
                 moved = 1.0
+            if moved == 0:  # this family has no such part
+                continue
             try:
                 check(reader.local_model.model)
             except UnsupportedModelError:
@@ -97,13 +99,12 @@ def test_passes_that_are_wrong_at_length_or_in_generation_are_refused(family, qu
     right, refused = shown(reader, sequences, prompts), 0
     for name, mutant in LATE.items():
         with mutant(reader.local_model.model):
-            moved = apart(right, shown(reader, sequences, prompts))
             try:
                 check(reader.local_model.model, quick)
             except UnsupportedModelError:
                 refused += 1
             else:
-                assert moved < 1e-3, name
+                assert apart(right, shown(reader, sequences, prompts)) < 1e-3, name
     assert refused >= 8
     check(reader.local_model.model, quick)  # the mutants are gone
 
