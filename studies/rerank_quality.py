@@ -1,23 +1,24 @@
 """How well each way of re-ranking finds the gold passage: MRR and nDCG with intervals, for a reader.
 
 Development questions with a gold passage among 20 of BM25: the order of BM25, query likelihood, yes or no (with and
-without the empty passage subtracted), and the first token in one order and over four. Rows are kept as they are made,
-and the next run continues after the last one.
+without the empty passage subtracted), and the first token in one order and over four. A run that was stopped
+resumes with the same command; rows of another reader, other data or other ways raise.
 
     python studies/rerank_quality.py questions.dev.jsonl.gz --model smollm2-135m --questions 300 --output rows.jsonl
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from lib.shared import fingerprint, make_parser, rows_of
 
 import fastreader as fr
 from fastreader.core.progress import track
+from fastreader.data.fingerprints import reader_identity
+from fastreader.data.result_log import ResultLog
 from fastreader.statistics import bootstrap
 
 WAYS: dict[str, dict[str, Any] | None] = {
@@ -31,7 +32,7 @@ WAYS: dict[str, dict[str, Any] | None] = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("data", type=Path, help="questions whose passages say which is gold")
     parser.add_argument("--model", default="smollm2-135m")
     parser.add_argument("--questions", type=int, default=300)
@@ -44,23 +45,27 @@ def main() -> None:
         passages = scored[: arguments.passages]
         if any(passage.is_gold for passage in passages):
             examples.append((example.id or str(number), example.question, passages))
-    examples = examples[: arguments.questions]
-    done = {}
-    if arguments.output.is_file():
-        for line in arguments.output.read_text(encoding="utf-8").splitlines():
-            row = json.loads(line)
-            done[row["id"]] = row
+        if len(examples) == arguments.questions:
+            break
     reader = fr.Reader.load(arguments.model)
-    with arguments.output.open("a", encoding="utf-8") as stream, track("questions", len(examples), "questions") as step:
+    settings = {
+        "reader": reader_identity(reader.describe()),
+        "data": fingerprint(arguments.data),
+        "passages": arguments.passages,
+        "ways": WAYS,
+    }
+    with (
+        ResultLog(arguments.output, settings=settings, resume=True) as log,
+        track("questions", len(examples), "questions", None) as advance,
+    ):
         for name, question, passages in examples:
-            if name not in done:
-                row = {"id": name, "places": places(reader, question, passages)}
-                stream.write(json.dumps(row) + "\n")
-                stream.flush()
-                done[name] = row
-            step(1)
+            if name not in log.done:
+                log.append(name, {"places": places(reader, question, passages)})
+            advance(1)
+    asked = {name for name, _, _ in examples}
+    rows = [row for row in rows_of(arguments.output) if row["id"] in asked]
     for way in WAYS:
-        ranks = [np.array(row["places"][way]) for row in done.values()]
+        ranks = [np.array(row["places"][way]) for row in rows]
         reciprocal = np.array([1 / rank.min() for rank in ranks])
         gains = np.array([(1 / np.log2(1 + rank[rank <= 10])).sum() / ideal(len(rank)) for rank in ranks])
         shown = [f"{name} {shown_mean(values)}" for name, values in (("MRR", reciprocal), ("nDCG@10", gains))]

@@ -164,10 +164,18 @@ def test_nothing_of_a_document_is_lost():
         ]
     )
     assert (first.id, first.score) == ("a", None)
-    assert first.metadata == {"_index": "i", "sort": [3], "body": "b", "id": 5, "score": 4, "k": 1}
+    assert first.metadata == {"_index": "i", "sort": [3], "body": "b", "_source": {"id": 5, "score": 4}, "k": 1}
     assert (second.id, second.score, second.title) == ("7", 0.5, "T")
     assert second.metadata == {"doc_id": "d", "version": "own", "shard_key": "s"}
     assert (third.text, third.id, third.score, third.metadata) == ("t", "1", 3.0, {"content": "c", "_id": 2})
+
+
+def test_passages_of_hits_are_written_and_read(tmp_path, form):
+    documents, _, _ = form
+    given = [fr.Example("q", as_passages(documents))]
+    fr.save_examples(given, tmp_path / "a.jsonl")
+    [again] = fr.load_examples(tmp_path / "a.jsonl")
+    assert again.passages == given[0].passages
 
 
 def test_hits_without_an_id_have_their_documents():
@@ -183,7 +191,10 @@ def test_a_missing_score_of_a_pair_leaves_the_documents_own(missing):
     ]
 
 
-@pytest.mark.parametrize("score", [1, True, "1", None, Decimal("0.5"), np.int8(3), np.array([1.0]), 1j])
+NO_NUMBERS = [10**400, Decimal("sNaN"), np.datetime64("2020-01-01")]  # that float() fails on
+
+
+@pytest.mark.parametrize("score", [1, True, "1", None, Decimal("0.5"), np.int8(3), np.array([1.0]), 1j, *NO_NUMBERS])
 def test_scores_of_pairs_and_documents_are_of_the_same_types(score):
     def read(document):
         try:
@@ -193,6 +204,7 @@ def test_scores_of_pairs_and_documents_are_of_the_same_types(score):
 
     wanted = read({"text": "t", "score": score})
     assert [read(("t", score)), read(elasticsearch({"text": "t"}, _score=score))] == [wanted, wanted]
+    assert wanted == "refused" or not any(score is other for other in NO_NUMBERS)
 
 
 def test_documents_that_have_such_a_field_of_their_own_are_documents():

@@ -127,6 +127,20 @@ def test_scores_equal_the_direct_call(connected, reader):
     assert fields_apart(found, direct) == {} and found.keys() == direct.keys()
 
 
+def test_a_relevance_model_ranks_in_actors(connected, tmp_path):
+    from helpers.rerankers import logit_score
+
+    _, folder = logit_score(tmp_path, "Qwen3", prompts={"web": "Web query."})
+    reader, given = fr.Reader.load(str(folder), device="cpu", precision="exact", check="off"), examples(20)
+    how = {"instruction": "web", "top_n": 2}
+    direct = {found.id: found for found in fr.rerank(reader, given, **how)}
+    found = {ranked.id: ranked for ranked in rerank(reader, given, pool=POOL, **how)}
+    assert found.keys() == direct.keys()
+    for id, ranked in found.items():
+        assert ranked.method == "relevance" and ranked.indices == direct[id].indices
+        assert [r.value for r in ranked] == pytest.approx([r.value for r in direct[id]], abs=1e-5)
+
+
 def test_an_actor_that_dies_midway(connected, model, reader, tmp_path):
     found = values(rerank(Marked(model, tmp_path, calls=3).reference(), examples(), pool=POOL))
     assert (tmp_path / "died").exists() and len(list(tmp_path.iterdir())) == 4  # three loads: two, and one after it

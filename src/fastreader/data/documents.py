@@ -54,8 +54,8 @@ def as_passage(document: Any, *, name: str = "document") -> Passage:
     """Return one document of any library as a passage, with its other values as `metadata`.
 
     The title is the document's `title` or else its metadata's, and a document without text has its title as its text.
-    None, NaN and pandas' NA are missing values. A hit's id and score are the search engine's; an id or a score that its
-    document has as well is in `metadata`.
+    None, NaN and pandas' NA are missing values. A hit's id and score are the search engine's; its document's own id and
+    score are in `metadata`, under the name of the hit's field that holds the document.
 
     Args:
         document: see `as_passages`.
@@ -101,14 +101,20 @@ def _of_pair(pair: list[Any] | tuple[Any, ...], name: str) -> Passage:
 
 
 def _of_hit(hit: Hit, name: str) -> Passage:
+    """Return a hit's passage, with its document's own id and score one level down."""
     ids = _ID if is_missing(hit.id) else ()
-    passage = _of_mapping(hit.document, f"{name}: {hit.place}", ids, scored=False)
+    own = {key: hit.document.get(key) for key in ("score", *("id",) * (not ids))}
+    document = {key: value for key, value in hit.document.items() if key not in own}
+    passage = _of_mapping(document, f"{name}: {hit.place}", ids)
     id = passage.id if is_missing(hit.id) else id_text(hit.id)
     metadata = {str(key): value for key, value in hit.rest.items()} | passage.metadata
+    below = {key: value for key, value in own.items() if not is_missing(value)}
+    if below:
+        metadata[hit.place] = below | {key: metadata[key] for key in (hit.place,) if key in metadata}
     return replace(passage, id=id, score=_as_score(hit.score, name), metadata=metadata)
 
 
-def _of_mapping(document: Mapping[Any, Any], name: str, ids: Collection[str] = _ID, *, scored: bool = True) -> Passage:
+def _of_mapping(document: Mapping[Any, Any], name: str, ids: Collection[str] = _ID) -> Passage:
     """Return the passage of a mapping, with the values of all keys that it does not read as metadata."""
     keys = ", ".join(map(str, document)) or "no keys"
     document = {key: value for key, value in document.items() if not is_missing(value)}
@@ -120,14 +126,13 @@ def _of_mapping(document: Mapping[Any, Any], name: str, ids: Collection[str] = _
     if field == "contents" and isinstance(text, str) and not title:  # FlashRAG's, whose first line is the title
         title, text = split_contents(text)
     id_key = next((key for key in ids if key in document), None)
-    read = {field, id_key, "title", "score" if scored else None, *_METADATA}
+    read = {field, id_key, "title", "score", *_METADATA}
     extra = {key: value for key, value in document.items() if key not in read}
     for key in _METADATA:
         if key in document:
             held = document[key]
             extra |= held if isinstance(held, Mapping) else {key: held}
-    id, score = document.get(id_key), document.get("score") if scored else None
-    return _made(text, title, id, score, extra, name)
+    return _made(text, title, document.get(id_key), document.get("score"), extra, name)
 
 
 def _made(text: Any, title: Any, id: Any, score: Any, metadata: Any, name: str) -> Passage:
@@ -141,7 +146,13 @@ def _made(text: Any, title: Any, id: Any, score: Any, metadata: Any, name: str) 
 
 
 def _is_score(score: Any) -> bool:
-    return isinstance(score, SupportsFloat) and not isinstance(score, bool) and not getattr(score, "ndim", 0)
+    if isinstance(score, bool) or not isinstance(score, SupportsFloat) or getattr(score, "ndim", False):
+        return False
+    try:
+        float(score)
+    except (OverflowError, TypeError, ValueError):  # an integer of 400 digits, NumPy's dates, a signaling NaN
+        return False
+    return True
 
 
 def _as_score(score: Any, name: str) -> float | None:

@@ -22,6 +22,7 @@ from fastreader.integrations.cross_encoder import FastreaderCrossEncoder
 TEXT = "the river Nile is long in Egypt and bread was baked by cats; who knows? 12 345 naïve 東京 \n Is it"
 WORDS = TEXT.split(" ")
 PAIRS = 200
+IDENTITY = torch.nn.Identity()
 
 
 def drawn(count, seed=0):
@@ -103,6 +104,32 @@ def test_instructions_by_text_and_by_name(tmp_path):
     assert code == pytest.approx(theirs.predict(pairs, prompt_name="code"), abs=1e-5)
     assert own == pytest.approx(theirs.predict(pairs, prompt="Find cats."), abs=1e-5)
     assert fr.rerank(reader, pairs[0][0], [pairs[0][1]], instruction="code")[0].relevance == pytest.approx(code[0])
+
+
+CARD = "Given a query A and a passage B, say whether the passage has an answer to the query by 'Yes' or 'No'."
+
+
+def test_a_query_a_passage_and_then_the_prompt_as_bge_reranker_v2_gemma_writes_them(tmp_path):
+    """By its card, the score is the raw logit of one label after "A: query, B: passage" and the prompt."""
+    content = "(messages | selectattr('role', 'eq', '{}') | map(attribute='content') | first)".format
+    template = (
+        f"{{{{ bos_token ~ 'A: ' ~ {content('query')} ~ '\nB: ' ~ {content('document')} ~ '\n' }}}}"
+        f"{{{{ {content('system')} }}}}"
+    )
+    theirs, folder = logit_score(
+        tmp_path, "Gemma", false=False, template=template, prompts={"card": CARD}, name="card", activation=IDENTITY
+    )
+    model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "base", dtype=torch.float64)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "base")
+    label, pairs, want = tokenizer.convert_tokens_to_ids("a"), drawn(30), []
+    for query, passage in pairs:
+        texts = (f"A: {query}", "\n", f"B: {passage}", "\n", CARD)
+        ids = [i for text in texts for i in tokenizer(text, add_special_tokens=False)["input_ids"]]
+        with torch.no_grad():
+            want.append(float(model(torch.tensor([[tokenizer.bos_token_id, *ids]])).logits[0, -1, label]))
+    found = exact(folder).relevance_scores(pairs)
+    assert found.logits == pytest.approx(want, rel=1e-5, abs=1e-5) and (found.scores == found.logits).all()
+    assert theirs.predict(pairs) == pytest.approx(want, rel=1e-4, abs=1e-4)
 
 
 def test_a_template_without_a_place_for_an_instruction(tmp_path):
@@ -215,6 +242,19 @@ def test_no_documents_and_documents_without_text(reranker):
     assert len(reranker.relevance_scores([]).scores) == 0
 
 
+def test_10000_documents_in_one_call(tmp_path):
+    _, folder = classifier(tmp_path, "Llama")
+    reader = exact(folder)
+    documents = [f"river {i} {'is long' * (i % 3)}" for i in range(10_000)]
+    ranking = fr.rerank(reader, "Which?", documents, max_batch_tokens=20_000)
+    assert sorted(ranking.indices) == list(range(10_000)) and ranking.stats.sequences == 10_000
+    values = {result.index: result.value for result in ranking}
+    assert list(values.values()) == sorted(values.values(), reverse=True)
+    for i in range(0, 10_000, 997):
+        assert values[i] == pytest.approx(fr.rerank(reader, "Which?", [documents[i]])[0].value, abs=1e-5)
+    assert fr.rerank(reader, "Which?", documents, top_n=3, max_batch_tokens=20_000).indices == ranking.indices[:3]
+
+
 def test_a_reader_that_is_no_reranker(tiny_reader):
     assert not tiny_reader.is_reranker
     for call in (
@@ -280,8 +320,17 @@ def test_heads_that_are_no_rerankers_are_refused(tmp_path):
     )
     transformers.BertForSequenceClassification(config).save_pretrained(tmp_path / "bert")
     byte_tokenizer().save_pretrained(tmp_path / "bert")
-    with pytest.raises(UnsupportedModelError):
+    with pytest.raises(UnsupportedModelError, match=r"[Bb]ert"):
         exact(tmp_path / "bert")
+
+
+def test_a_label_and_a_head_are_two_heads(tmp_path):
+    _, folder = classifier(tmp_path, "Llama")
+    _, other = logit_score(tmp_path, "Llama")
+    for name in ("modules.json", "1_LogitScore"):
+        (folder / name).symlink_to(other / name)
+    with pytest.raises(UnsupportedModelError, match="two heads score a pair"):
+        exact(folder)
 
 
 def test_a_head_predicts_no_tokens(tmp_path):
