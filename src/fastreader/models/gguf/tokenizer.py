@@ -6,6 +6,7 @@ import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
 from fastreader.core.checks import is_int, shown
@@ -91,7 +92,7 @@ def tokenizer_of(metadata: Mapping[str, Any], source: str) -> PreTrainedTokenize
         options["model_max_length"] = int(length)
     options["chat_template"] = _templates(metadata, source)
     tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=backend,
+        tokenizer_object=_Given(backend),
         clean_up_tokenization_spaces=False,
         **options,
     )
@@ -100,6 +101,16 @@ def tokenizer_of(metadata: Mapping[str, Any], source: str) -> PreTrainedTokenize
         if i is not None and role not in named:
             setattr(tokenizer, f"{role}_token", vocabulary.tokens[i])
     return tokenizer
+
+
+class _Given:
+    """A backend that transformers may keep: copying a large vocabulary takes a second."""
+
+    def __init__(self, backend: Tokenizer) -> None:
+        self._backend = backend
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Tokenizer:
+        return self._backend
 
 
 def ends_of(metadata: Mapping[str, Any], source: str) -> list[int]:
@@ -187,13 +198,13 @@ def _sentence_pieces(metadata: Mapping[str, Any], vocabulary: Vocabulary, unknow
 def _merges_by_score(vocabulary: Vocabulary, scores: list[float]) -> list[tuple[str, str]]:
     whole = (CONTROL, UNKNOWN, BYTE)
     pieces = {token for token, kind in zip(vocabulary.tokens, vocabulary.types, strict=True) if kind not in whole}
-    ids = vocabulary.ids
-    best_first = sorted(pieces, key=lambda token: (-scores[ids[token]], ids[token]))
+    ids = np.array([i for i, kind in enumerate(vocabulary.types) if kind not in whole], dtype=np.int64)
+    best_first = ids[np.argsort(-np.array(scores, dtype=np.float64)[ids], kind="stable")]
     return [
-        (token[:cut], token[cut:])
-        for token in best_first
+        (left, right)
+        for token in map(vocabulary.tokens.__getitem__, best_first.tolist())
         for cut in range(1, len(token))
-        if token[:cut] in pieces and token[cut:] in pieces
+        if (left := token[:cut]) in pieces and (right := token[cut:]) in pieces
     ]
 
 
