@@ -92,13 +92,16 @@ class Contents:
             d.choice([{}, {"page": 3}, {"pages": [1, None]}]),
         )
 
-    def passages(self, kinds: str = "PTM") -> list[Any]:
-        """Return passages as objects, texts or mappings, some of them equal."""
+    def passages(self, kinds: str = "PTMSEQ") -> list[Any]:
+        """Return passages as objects, texts, mappings, pairs with a score or hits of searches, some of them equal."""
         found: list[Any] = []
         for _ in range(self.draw.choice([0, 1, 1, 2, 3, 3, 4, 6, 12])):
             passage, kind = self.passage(), self.draw.choice(kinds)
             row = {"text": passage.text, "title": passage.title, "id": passage.id, "score": passage.score}
-            found.append({"P": passage, "T": passage.text, "M": row}[kind])
+            pair = (passage, self.draw.choice([0.5, np.float32(1), None]))
+            hit = {"_index": "i", "_id": "h", "_score": None, "_source": row}
+            point = {"id": 3, "score": 1, "payload": {"text": passage.text, **passage.metadata}}
+            found.append({"P": passage, "T": passage.text, "M": row, "S": pair, "E": hit, "Q": point}[kind])
         if len(found) > 1 and self.draw.random() < 0.3:
             found[-1] = found[0]
         return found
