@@ -41,10 +41,17 @@ def scaled(family, factor, dtype=torch.bfloat16):
 NOISY = {("Mixtral", 64): 8.5e-4}
 
 
-@pytest.mark.parametrize("factor", FACTORS)
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    ("family", "factor"),
+    [
+        (family, factor)
+        for row, family in enumerate(FAMILIES)
+        for column, factor in enumerate(FACTORS)
+        if (row // 2 + column) % 2 == 0
+    ],
+)
 def test_no_right_model_is_refused(family, factor):
-    """One precision and type for each factor of a family, so that each two of them meet for some factor or family."""
+    """Two factors a family, with one precision and type each: `make fuzz` runs all factors in all of them."""
     passes_the_check(family, factor, *ARITHMETICS[(list(FAMILIES).index(family) + FACTORS.index(factor)) % 6])
 
 
