@@ -5,12 +5,30 @@ typedef uint16_t v_u16 __attribute__((vector_size(FR_WIDTH * 2), aligned(2), may
 typedef uint8_t v_u8 __attribute__((vector_size(FR_WIDTH), aligned(1), may_alias));
 typedef int16_t v_i16 __attribute__((vector_size(FR_WIDTH * 4))); // two in each lane
 
+// Return integers without a sign as int32. Compilers widen vectors of them one by one, unless told how.
+FR_INLINE vi widen_bytes(const char* bytes) {
+#if FR_AVX512
+  return (vi)_mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(bytes)));
+#elif defined(__x86_64__) && FR_WIDTH == 8
+  return (vi)_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(bytes)));
+#else
+  return __builtin_convertvector(*reinterpret_cast<const v_u8*>(bytes), vi);
+#endif
+}
+FR_INLINE vi widen_words(const char* words) {
+#if defined(__x86_64__) && FR_WIDTH == 8
+  return (vi)_mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(words)));
+#else
+  return __builtin_convertvector(*reinterpret_cast<const v_u16*>(words), vi);
+#endif
+}
+
 // Return halves as floats; none of them is infinite, which packing makes sure of.
 FR_INLINE vf widen_halves(const char* halves) {
 #if FR_AVX512
   return (vf)_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(halves)));
 #else
-  const vi bits = __builtin_convertvector(*reinterpret_cast<const v_u16*>(halves), vi);
+  const vi bits = widen_words(halves);
   const vi magnitude = (bits & fill(int32_t{0x7fff})) << 13, sign = (bits & fill(int32_t{0x8000})) << 16;
   const vi smallest = fill(int32_t{113 << 23});
   // Below the normal halves, subtracting the exponent's own value leaves the fraction.
@@ -20,12 +38,22 @@ FR_INLINE vf widen_halves(const char* halves) {
 #endif
 }
 
-FR_INLINE vi widen_bytes(const char* bytes) {
-  return __builtin_convertvector(*reinterpret_cast<const v_u8*>(bytes), vi);
-}
-
 // Shift bit `bit` to bit 4.
 FR_INLINE vi to_fourth(vi bits, int bit) { return bit < 4 ? bits << (4 - bit) : bits >> (bit - 4); }
+
+// What integers of 4 to 6 bits are as bf16 once `BASE` is subtracted. Those of 4 bits have any fifth.
+template <int BASE, int HIGH>
+struct Integers {
+  alignas(64) bf16 values[64];
+
+  constexpr Integers() : values{} {
+    for (int i = 0; i < 64; ++i) {
+      values[i] = static_cast<bf16>(__builtin_bit_cast(uint32_t, static_cast<float>(i % (16 << HIGH) - BASE)) >> 16);
+    }
+  }
+};
+template <int BASE, int HIGH>
+constexpr Integers<BASE, HIGH> kIntegers{};
 
 // The record of 32 columns of a strip, from lane `lane` on.
 template <BlockFormat FORMAT>
@@ -72,9 +100,14 @@ struct Record {
   // Return the scales within the integers of columns 16 half to 16 half + 15.
   FR_MEMBER vi factor(int half, int64_t lane) const { return small(half, lane) << 24 >> 24; }
 
+  // Return the whole scales of columns 16 half to 16 half + 15.
+  FR_MEMBER vf half_scale(int half, int64_t lane, vf shared) const {
+    return shared * __builtin_convertvector(factor(half, lane), vf);
+  }
+
   // Call body(pair, integers) for the 16 pairs of columns: in each lane the integers of columns 2 pair and 2 pair + 1. RAW:
-  // without `base` subtracted and `factor` multiplied.
-  template <bool RAW = false, typename Body>
+  // without `base` subtracted and `factor` multiplied. LOOSE: with any bits above the integers of 4 bits.
+  template <bool RAW = false, bool LOOSE = false, typename Body>
   FR_MEMBER void pairs(int64_t lane, const Body& body) const {
     const int32_t* low = reinterpret_cast<const int32_t*>(record) + lane;
     const int32_t* high = reinterpret_cast<const int32_t*>(record + kHighAt) + lane;
@@ -97,7 +130,8 @@ struct Record {
         if constexpr (kShape.low == 8) {
           value = (vi)((v_i16)(t == 0 ? bits << 8 : bits) >> 8);
         } else {
-          value = bits >> 4 * t & fill(int32_t{0x000f000f});
+          value = bits >> 4 * t;
+          if constexpr (!LOOSE) value &= fill(int32_t{0x000f000f});
         }
         if constexpr (kShape.high == 1) {
           value |= to_fourth(load(high), pair) & fill(int32_t{0x00100010});
@@ -110,6 +144,29 @@ struct Record {
       }
     }
   }
+
+#if FR_BF16 && FR_AVX512
+  // Call body(pair, integers) like `pairs`, with `base` subtracted and as bf16, which holds integers of 8 bits.
+  template <typename Body>
+  FR_MEMBER void bf16_pairs(int64_t lane, const Body& body) const {
+    if constexpr (kShape.low == 4) {
+      const __m512i first = _mm512_load_si512(kIntegers<kShape.base, kShape.high>.values);
+      const __m512i second = _mm512_load_si512(kIntegers<kShape.base, kShape.high>.values + 32);
+      pairs<true, kShape.high == 0>(lane, [&](int pair, vi value) __attribute__((always_inline)) {
+        if constexpr (kShape.high == 2) {
+          body(pair, (vi)_mm512_permutex2var_epi16(first, (__m512i)value, second));
+        } else {
+          body(pair, (vi)_mm512_permutexvar_epi16((__m512i)value, first)); // which reads 5 bits
+        }
+      });
+    } else {
+      pairs(lane, [&](int pair, vi value) __attribute__((always_inline)) {
+        const vi even = (vi)__builtin_convertvector(value << 16 >> 16, vf), odd = (vi)__builtin_convertvector(value >> 16, vf);
+        body(pair, (even >> 16 & fill(int32_t{0xffff})) | odd);
+      });
+    }
+  }
+#endif
 };
 
 FR_INLINE void write(int32_t* p, vi x) { *reinterpret_cast<vi_u*>(p) = x; }
@@ -209,83 +266,6 @@ FR_INLINE void unpack_columns(const BlockStrip& strip, int64_t padded_size, int6
       unpack_record<FORMAT, T, TERMS>(record, out, column - begin);
     }
   });
-}
-
-// What the rows of a product are beside a weight of blocks, as `rows_scaled` takes them: row r of 32 columns at
-// values + r * 32, and the sums of all and of the last 16, negated, at totals + 2 r.
-struct ScaledRows {
-  const int16_t* values;
-  const float *scales, *sums;
-  const int32_t* totals;
-};
-
-// C [R][32] += the products of rows `row` to `row` + R - 1 in columns begin to end, which share their halves. The bits are
-// those of `rows_scaled`, but nothing is written between: the integers are multiplied as they are stored, and what should
-// have been subtracted from each is, from their sum. A function of its own, since it is large.
-template <BlockFormat FORMAT, int R>
-__attribute__((noinline)) void rows_records(const char* strip, int64_t padded_size, int64_t begin, int64_t end,
-                                            const ScaledRows& a, int64_t row, float* c, int64_t ldc) {
-  using Of = Record<FORMAT>;
-  // Sums of an output: one of each half if they have own scales, or two that need not wait for each other.
-  constexpr int kSums = Of::kSmallScales || R <= 2 ? 2 : 1;
-  // Vectors of lanes that a record is read for: all, so that it is read in order, if the sums leave enough registers.
-  constexpr int kLanes = R * kVectors <= 8 ? kVectors : 1;
-  for (int64_t lane = 0; lane < kStrip; lane += kLanes * kWidth) {
-    const Of first(strip, padded_size, begin);
-    vf sum[kLanes][R], shared[2][kLanes];
-#pragma GCC unroll 4
-    for (int n = 0; n < kLanes; ++n) {
-      for (int which = 0; which < 2; ++which) shared[which][n] = first.shared(which, lane + n * kWidth);
-#pragma GCC unroll 16
-      for (int r = 0; r < R; ++r) sum[n][r] = load(c + r * ldc + lane + n * kWidth);
-    }
-    for (int64_t column = begin; column < end; column += kRecord) {
-      const Of record(strip, padded_size, column);
-      if (row == 0) { // the record that is read next but seven, a part for each group of lanes
-        constexpr int64_t part = Of::kBytes * kLanes * kWidth / kStrip;
-        const char* const next = record.record + kSuper * Of::kBytes + lane / (kLanes * kWidth) * part;
-        for (int64_t line = 0; line < part; line += 64) __builtin_prefetch(next + line, 0, 3);
-      }
-      const int64_t at = column + row;
-      const int16_t* const left = a.values + at * kStrip;
-      const int32_t* const totals = a.totals + 2 * at;
-#pragma GCC unroll 4
-      for (int n = 0; n < kLanes; ++n) {
-        const int64_t from = lane + n * kWidth;
-        vi acc[kSums][R] = {};
-#pragma GCC unroll 16
-        for (int r = 0; r < R; ++r) {
-          const vi all = fill(totals[2 * r]), last = fill(totals[2 * r + 1]);
-          acc[0][r] = (Of::kSmallScales ? all - last : all) * Of::kShape.base;
-          if constexpr (Of::kSmallScales) acc[1][r] = last * Of::kShape.base;
-        }
-        record.template pairs<true>(from, [&](int pair, vi value) __attribute__((always_inline)) {
-          const int part = Of::kSmallScales ? pair / 8 : pair % kSums;
-#pragma GCC unroll 16
-          for (int r = 0; r < R; ++r) acc[part][r] = dot_pairs(acc[part][r], fill_pair(left + r * kStrip + 2 * pair), value);
-        });
-        if constexpr (Of::kSmallScales) {
-          const vi low = record.factor(0, from), high = record.factor(1, from);
-#pragma GCC unroll 16
-          for (int r = 0; r < R; ++r) acc[0][r] = acc[0][r] * low + acc[1][r] * high;
-        } else if constexpr (kSums == 2) {
-#pragma GCC unroll 16
-          for (int r = 0; r < R; ++r) acc[0][r] += acc[1][r];
-        }
-        const vf scale = record.scale(from, shared[0][n]), offset = record.offset(from, shared[1][n]);
-#pragma GCC unroll 16
-        for (int r = 0; r < R; ++r) {
-          sum[n][r] = add_integers(sum[n][r], acc[0][r], a.scales[at + r], scale);
-          if constexpr (Of::kOffsets) sum[n][r] += fill(a.sums[at + r]) * offset;
-        }
-      }
-    }
-#pragma GCC unroll 4
-    for (int n = 0; n < kLanes; ++n) {
-#pragma GCC unroll 16
-      for (int r = 0; r < R; ++r) store(c + r * ldc + lane + n * kWidth, sum[n][r]);
-    }
-  }
 }
 
 FR_INLINE bool has_offsets(BlockFormat format) {

@@ -146,7 +146,8 @@ FR_INLINE vi dot_pairs(vi sum, vi a, vi b) {
 #endif
 }
 
-FR_INLINE vi fill_pair(const int16_t* pair) {
+template <typename T>
+FR_INLINE vi fill_pair(const T* pair) {
   int32_t both;
   std::memcpy(&both, pair, 4);
   return fill(both);

@@ -3,6 +3,7 @@
 #include "simd.inl"
 #include "gemm.inl"
 #include "blocks.inl"
+#include "block_products.inl"
 #if !FR_PRODUCTS_ONLY
 #include "tree_attention_state.inl"
 #include "tree_attention_softmax.inl"

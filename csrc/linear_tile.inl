@@ -25,6 +25,11 @@ template <typename F>
 constexpr bool kScales = std::is_same_v<typename F::Input, int16_t>;
 template <typename F>
 constexpr bool kBlocks = requires { F::kBlocks; };
+// Whether the integers of a weight of blocks are multiplied unscaled, since bf16 holds them, record by record whatever the
+// rows. Tile units would have to store their sums for every scale.
+template <typename F>
+constexpr bool kExact = FR_BF16 && FR_AVX512 && !FR_AMX && kBlocks<F> && F::TW == 1 && F::TI == 1 &&
+                        std::is_same_v<typename F::Input, bf16>;
 template <typename F>
 constexpr bool kWidens = std::is_same_v<F, Widened>;
 
@@ -32,7 +37,7 @@ constexpr int64_t kLine = 64; // bytes
 // Depth of a chunk of a strip, which stays in the first cache, with as much of the rows: 24 KB of floats, 18 KB of others. Of
 // integers it is as many columns as share a half.
 template <typename F>
-constexpr int64_t kDepth = sizeof(typename F::Input) == 4 ? 192 : kScales<F> ? kSuper * kRecord : 288;
+constexpr int64_t kDepth = sizeof(typename F::Input) == 4 ? 192 : kScales<F> || kExact<F> ? kSuper * kRecord : 288;
 
 // What a chunk is a multiple of, so that sums do not depend on how many there are.
 template <typename F>
@@ -182,9 +187,17 @@ FR_INLINE float sum_of(const int16_t* values, float scale, int32_t* totals) {
   return static_cast<float>(first + last) * scale;
 }
 
+#if FR_BF16 && FR_AVX512
+// Return the sum of 32 values.
+FR_INLINE float sum_of(const bf16* values) {
+  const vi both = load(reinterpret_cast<const int32_t*>(values));
+  return _mm512_reduce_add_ps((__m512)(both << 16) + (__m512)(both & fill(static_cast<int32_t>(0xffff0000))));
+}
+#endif
+
 // Load up to 32 rows with every 32 columns together, [padded / 32][32][32]: the data of one step of a product are then
 // contiguous, and 32 rows of any depth do not compete for a few sets of the cache. Scales are [padded / 32][32], and so are
-// the sums of 32 values, which a weight with offsets needs; the integers' own are `totals`. Row 0 is row `at`
+// the sums of 32 values, which a weight with offsets needs (null without); the integers' own are `totals`. Row 0 is row `at`
 // of `rest`.
 template <typename F>
 FR_INLINE void stage_columns(const Source& source, int64_t first, int64_t count, int64_t size, int64_t padded,
@@ -201,6 +214,7 @@ FR_INLINE void stage_columns(const Source& source, int64_t first, int64_t count,
         for (int t = 0; t < F::TI; ++t) std::memset(to + t * term_stride, 0, kStrip * sizeof(T));
         if constexpr (kScales<F>) scales[k + i] = 0;
         if constexpr (kScales<F> && kBlocks<F>) sums[k + i] = totals[2 * (k + i)] = totals[2 * (k + i) + 1] = 0;
+        if (kExact<F> && sums != nullptr) sums[k + i] = 0;
       } else if constexpr (kScales<F>) {
         alignas(64) float values[kStrip];
         load_row<float, 1>(row + k * width, source.bf16, lesser(kStrip, size - k), kStrip, values, 0);
@@ -220,6 +234,9 @@ FR_INLINE void stage_columns(const Source& source, int64_t first, int64_t count,
         }
       } else {
         load_row<T, F::TI>(row + k * width, source.bf16, lesser(kStrip, size - k), kStrip, to, term_stride);
+        if constexpr (kExact<F>) {
+          if (sums != nullptr) sums[k + i] = sum_of(to);
+        }
       }
     }
   }
@@ -283,25 +300,33 @@ FR_INLINE void add_rest(const LinearArgs& a, const Rows<F>& rows, int64_t strip,
   }
 }
 
-// How many rows are multiplied record by record, as it is read; for more, records are unpacked into the first cache.
+// How many rows are multiplied by a record's integers of 14 bits as it is read; for more, records are unpacked into the
+// first cache.
 constexpr int64_t kFewRows = FR_NEON ? 0 : kStrip;
 
-// Multiply a few rows by one strip of a weight of blocks, which is read once, in order.
+// Multiply rows by one strip of a weight of blocks, which is read once, in order.
 template <typename F>
 FR_INLINE void multiply_records(const LinearArgs& a, const Rows<F>& rows, int64_t strip, int64_t begin, int64_t end,
                                 float* out, int64_t out_stride, bool add) {
   const BlockStrip packed = strip_of(a.blocks, strip);
-  const int64_t computed = computed_rows<int16_t>(end - begin), block = begin / kStrip * rows.padded;
-  for (int64_t r = 0; !add && r < computed; ++r) std::memset(out + r * out_stride, 0, kStrip * sizeof(float));
-  const ScaledRows left{rows.staged + begin * rows.padded, rows.scales + block, rows.sums + block, rows.totals + 2 * block};
+  using T = typename F::Input;
   for (int64_t from = 0; from < a.padded_size; from += kDepth<F>) {
     const int64_t past = lesser(from + kDepth<F>, a.padded_size);
-    by_format(packed.format, [&]<BlockFormat FORMAT>() __attribute__((always_inline)) {
-      by_rows(computed, [&]<int R>(int64_t r) __attribute__((always_inline)) {
-        rows_records<FORMAT, R>(packed.data, a.padded_size, from, past, left, r, out + r * out_stride, out_stride);
+    for (int64_t row = begin; row < end; row += kStrip) {
+      const int64_t computed = computed_rows<T>(lesser(end - row, kStrip)), block = row / kStrip * rows.padded;
+      const RecordRows<T> left{rows.staged + row * rows.padded, rows.scales + block, rows.sums + block,
+                               rows.totals + 2 * block};
+      float* const to = out + (row - begin) * out_stride;
+      for (int64_t r = 0; !add && from == 0 && r < computed; ++r) {
+        std::memset(to + r * out_stride, 0, kStrip * sizeof(float));
+      }
+      by_format(packed.format, [&]<BlockFormat FORMAT>() __attribute__((always_inline)) {
+        by_rows(computed, [&]<int R>(int64_t r) __attribute__((always_inline)) {
+          rows_records<FORMAT, R>(packed.data, a.padded_size, from, past, left, r, to + r * out_stride, out_stride);
+        });
       });
-    });
-    add_rest<F>(a, rows, strip, begin, end, out, out_stride, from, past, false);
+    }
+    if constexpr (kScales<F>) add_rest<F>(a, rows, strip, begin, end, out, out_stride, from, past, false);
   }
 }
 
@@ -311,7 +336,9 @@ template <typename F>
 FR_INLINE void multiply_unpacked(const LinearArgs& a, const Rows<F>& rows, int64_t strip, int64_t begin, int64_t end,
                                  float* out, int64_t out_stride, bool add) {
   using T = typename F::Input;
-  if constexpr (kScales<F>) {
+  if constexpr (kExact<F>) {
+    return multiply_records<F>(a, rows, strip, begin, end, out, out_stride, add);
+  } else if constexpr (kScales<F>) {
     if (end - begin <= kFewRows) return multiply_records<F>(a, rows, strip, begin, end, out, out_stride, add);
   }
   const BlockStrip packed = strip_of(a.blocks, strip);
@@ -493,7 +520,7 @@ struct LinearSpace {
     };
     take(space.staged, F::TI * a.row_block * a.padded_size);
     take(space.scales, kScales<F> ? a.row_block / kStrip * a.padded_size : 0);
-    take(space.sums, kScales<F> && kBlocks<F> ? a.row_block / kStrip * a.padded_size : 0);
+    take(space.sums, (kScales<F> && kBlocks<F>) || kExact<F> ? a.row_block / kStrip * a.padded_size : 0);
     take(space.totals, kScales<F> && kBlocks<F> ? 2 * a.row_block / kStrip * a.padded_size : 0);
     if constexpr (kScales<F>) {
       const int64_t most = a.row_block * a.padded_size / kScaled;
@@ -515,6 +542,12 @@ struct LinearSpace {
   }
 };
 
+FR_INLINE bool any_offsets(const Blocks& blocks) {
+  bool any = false;
+  for (int64_t i = 0; i < blocks.count; ++i) any |= has_offsets(blocks.runs[i].format);
+  return any;
+}
+
 template <typename F>
 void linear(const LinearArgs& a, int64_t block, int64_t slice, void* workspace) {
   using T = typename F::Input;
@@ -527,7 +560,7 @@ void linear(const LinearArgs& a, int64_t block, int64_t slice, void* workspace) 
   if constexpr (kScales<F>) {
     for (int64_t k = 0; k < a.padded_size / kScaled; ++k) operand.rest.first[k] = -1;
   }
-  if constexpr (std::is_same_v<T, bf16> && F::TI == 1) {
+  if constexpr (std::is_same_v<T, bf16> && F::TI == 1 && !kExact<F>) {
     if (a.input.bf16 && a.size == a.padded_size) {
       operand.direct = static_cast<const bf16*>(row_of(a.input, begin, 0));
       operand.direct_stride = a.input.token_stride;
@@ -538,7 +571,7 @@ void linear(const LinearArgs& a, int64_t block, int64_t slice, void* workspace) 
     const int64_t at = (row - operand.direct_rows) * a.padded_size;
     stage_columns<F>(a.input, begin + row, lesser(kStrip, rows - row), a.size, a.padded_size, space.staged + at, term,
                      kScales<F> ? space.scales + at / kStrip : nullptr,
-                     kScales<F> && kBlocks<F> ? space.sums + at / kStrip : nullptr,
+                     (kScales<F> && kBlocks<F>) || (kExact<F> && any_offsets(a.blocks)) ? space.sums + at / kStrip : nullptr,
                      kScales<F> && kBlocks<F> ? space.totals + 2 * at / kStrip : nullptr,
                      kScales<F> && !kBlocks<F> ? column_factors<F>(a, a.packed) : nullptr, operand.rest, row);
   }

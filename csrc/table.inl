@@ -25,7 +25,7 @@ void leave() {
 #if !FR_PRODUCTS_ONLY
 template <typename T, int TERMS>
 constexpr auto unpack_strip_of() {
-  return std::is_same_v<T, bf16> ? unpack_strip<T, TERMS> : nullptr;
+  return std::is_same_v<T, bf16> && !kExact<Unpacked<T, TERMS, TERMS>> ? unpack_strip<T, TERMS> : nullptr;
 }
 
 template <typename T, int TA, int TB, typename F = Plain<T, TA, TB>>

@@ -43,6 +43,35 @@ def test_the_fastest_within_the_promise(monkeypatch, rates, fast, high):
     assert "int16" in choose("fast", "auto", rates)[1]
 
 
+FEW = {f"{way} (1 row of Q4_0)": rate for way, rate in [("float32", 9.0), ("int16", 49.0), ("bf16", 8.0)]}
+
+
+@pytest.mark.parametrize(
+    ("rates", "fast"),
+    [
+        (SLOW_BF16, "int16"),
+        (ZEN5, "int16"),  # less than 1.5 times slower, and bf16 unpacks integers slowly for a text that is written
+        (AMX, "bf16"),
+        (NO_BF16, "int16"),  # for the texts that are written
+        ({**NO_BF16, "int16": 90.0}, "float32"),
+        (WITH_VNNI, "int16"),
+        ({**ZEN5, "bf16 (1 row of Q4_0)": 40.0}, "bf16"),
+        ({**SLOW_BF16, "bf16 (1 row of Q4_0)": 50.0}, "int16"),
+    ],
+)
+def test_weights_of_integers_choose_by_few_rows_too(monkeypatch, rates, fast):
+    monkeypatch.delenv(arithmetic.VARIABLE, raising=False)
+    assert choose("fast", "auto", FEW | rates, integers=True)[0] == fast
+    for precision in ("high", "exact"):
+        assert choose(precision, "auto", FEW | rates, integers=True) == choose(precision, "auto", FEW | rates)
+
+
+def test_a_gain_in_neither_few_nor_many_rows_is_none(monkeypatch):
+    monkeypatch.delenv(arithmetic.VARIABLE, raising=False)
+    rates = NO_BF16 | FEW | {"int16 (1 row of Q4_0)": 9.0}
+    assert choose("fast", "auto", rates, integers=True)[0] == "float32"
+
+
 def test_arguments_and_the_variable_force_it(monkeypatch):
     monkeypatch.setenv(arithmetic.VARIABLE, "int16")
     assert choose("fast", "auto", ZEN5) == ("int16", "as FASTREADER_PRODUCTS says")
@@ -83,7 +112,8 @@ def test_rates_are_measured_once_and_kept(monkeypatch, tmp_path):
     monkeypatch.setenv("FASTREADER_CACHE", str(tmp_path))
     arithmetic._machine_rates.cache_clear()
     first = machine_rates()
-    assert set(first) == set(ways()) and min(first.values()) > 0
+    few = {f"{way} (1 row of Q4_0)" for way in ways() if way != "bf16x3"}
+    assert set(first) == {*ways(), *few} and min(first.values()) > 0
     (file,) = (tmp_path / "rates").iterdir()
     assert json.loads(file.read_text()) == first
     monkeypatch.setattr(arithmetic, "measure", lambda: pytest.fail("measured again"))

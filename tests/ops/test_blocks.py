@@ -17,6 +17,7 @@ from fastreader.ops.linear_logprob import linear_logprob_stats
 pytest.importorskip("gguf", reason="needs the extra gguf")
 pytestmark = pytest.mark.skipif(extension.why_missing() is not None, reason="needs the C++ extension")
 INSTRUCTION_SETS = [] if extension.why_missing() else extension.instruction_sets()
+EXACT = ("avx512_bf16",)  # whose bf16 products take the file's integers as they are
 
 
 def file_rows(name, width, depth, seed=0):
@@ -61,14 +62,34 @@ def test_it_takes_the_memory_of_the_file(name):
 
 @pytest.mark.parametrize("isa", INSTRUCTION_SETS)
 @pytest.mark.parametrize("name", FORMATS)
-def test_products_in_float32_and_bfloat16_are_those_of_the_values(name, isa, monkeypatch):
+def test_products_in_float32_and_bf16x3_are_those_of_the_values(name, isa, monkeypatch):
     monkeypatch.setenv("FASTREADER_CPU_ISA", isa)
     weight, values = packed(name, 100, 768)
     for rows in (1, 2, 3, 9, 33, 200, 1100):
         inputs = torch.randn(rows, 768, generator=torch.Generator().manual_seed(rows))
-        for precision in ("bf16", "bf16x3", "float32"):
+        for precision in ("bf16x3", "float32", *([] if isa in EXACT else ["bf16"])):
             ours = linear(inputs, prepare(BlockTensor(weight), precision), precision=precision)
             assert torch.equal(ours, linear(inputs, prepare(values, precision), precision=precision)), (rows, precision)
+
+
+@pytest.mark.parametrize("isa", [isa for isa in INSTRUCTION_SETS if isa in EXACT])
+@pytest.mark.parametrize("name", FORMATS)
+def test_bf16_rounds_only_the_inputs(name, isa, monkeypatch):
+    monkeypatch.setenv("FASTREADER_CPU_ISA", isa)
+    depth = 768 if FORMATS[name][0] == 256 else 800  # the last columns do not fill a chunk
+    weight, values = packed(name, 96, depth)
+    layer, whole = prepare(BlockTensor(weight), "bf16"), None
+    inputs = torch.randn(1100, depth, generator=torch.Generator().manual_seed(1)) * torch.logspace(-3, 3, depth)
+    exact = linear_reference(inputs, values, None, "bf16 inputs")
+    scale = inputs.double().abs() @ values.double().abs().T
+    for rows in (1100, 200, *range(1, 18), 32, 33):
+        ours = linear(inputs[:rows], layer, precision="bf16")
+        # What a format adds to its integers is added to their sum: more than the sum's own roundings.
+        assert ((ours - exact[:rows]).abs() <= 2e-6 * scale[:rows]).all()
+        whole = ours if whole is None else whole
+        assert torch.equal(ours, whole[:rows])  # whatever the other rows
+        narrow = linear(inputs[:rows].bfloat16(), layer, precision="bf16")
+        assert torch.equal(narrow, ours)
 
 
 @pytest.mark.parametrize("isa", INSTRUCTION_SETS)
@@ -130,7 +151,10 @@ def test_added_and_gated_products(precision):
     weight, values = packed("Q4_K", 128, 512)
     inputs, bias = torch.randn(7, 512) / 100, torch.randn(128)
     layer = prepare(BlockTensor(weight), precision)
-    name = {"int16": "int16 inputs", "float32": "torch"}.get(precision, precision)
+    exact_integers = extension.used_instruction_set() in EXACT
+    name = {"int16": "int16 inputs", "float32": "torch", "bf16": "bf16 inputs" if exact_integers else "bf16"}.get(
+        precision, precision
+    )
     exact = linear_reference(inputs, values, bias, name)
     total = torch.ones(7, 128)
     linear_add(total, inputs, layer, bias, precision=precision)

@@ -49,16 +49,18 @@ def decide(found: Found) -> Decision:
         given = _given_text_model(*options.model)
         reads, arithmetic = "pair", _of_given(given, options)
     elif _keeps_integers(found):
-        reads, arithmetic = "integers", _resolved(options, "float32", torch.float32)
+        reads, arithmetic = "integers", _resolved(options, "float32", torch.float32, integers=True)
     else:
         arithmetic = _resolved(options, options.dtype, _stored_dtype(found.config))
         reads = "checkpoint" if found.file is None else "values"
     return Decision(reads, replace(arithmetic, deterministic=options.deterministic), given)
 
 
-def _resolved(options: LoadOptions, dtype: str | torch.dtype, stored: torch.dtype) -> Arithmetic:
+def _resolved(
+    options: LoadOptions, dtype: str | torch.dtype, stored: torch.dtype, *, integers: bool = False
+) -> Arithmetic:
     device = _first_device(options.device_map) or options.device
-    return resolve(device, dtype, options.precision, stored, options.products)
+    return resolve(device, dtype, options.precision, stored, options.products, integers)
 
 
 def _keeps_integers(found: Found) -> bool:

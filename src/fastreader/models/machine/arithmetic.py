@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Literal, cast
 
 import torch
+from torch import Tensor
 
 from fastreader.core.checks import check_choice, expect, rejecting
 from fastreader.core.lazy import cached_property
@@ -25,7 +26,7 @@ from fastreader.data.files import cache_dir, read_object, write_json
 from fastreader.data.fingerprints import digest
 from fastreader.errors import InputError
 from fastreader.ops import extension
-from fastreader.ops.linear import PRODUCTS, Products, linear, prepare
+from fastreader.ops.linear import PRODUCTS, BlockTensor, BlockWeight, PackedWeight, Products, linear, prepare
 
 Precision = Literal["fast", "high", "exact"]
 PRECISIONS: tuple[Precision, ...] = ("fast", "high", "exact")
@@ -42,7 +43,9 @@ ALLOWED: dict[str, tuple[Products, ...]] = {
 }
 VARIABLE = "FASTREADER_PRODUCTS"
 _GAIN = 1.3  # of a rounded product over float32, below which float32 is worth more; and of int16 over bf16
+_SLOWER = 1.5  # than bf16 that int16 may be in many rows of weights that keep a file's integers, if it gains in few
 _ROWS, _DEPTH, _WIDTH = 256, 576, 1536
+_FEW = " (1 row of Q4_0)"  # ends the names of the rates at which one text is written from such weights
 _REPEATS, _SECONDS = 3, 0.03  # least number of rounds, and the time after which no other begins
 _FASTEST = 1e5  # GFLOP/s that no thread reaches
 Rates = dict[str, float]
@@ -120,6 +123,7 @@ def resolve(
     precision: str,
     checkpoint: torch.dtype,
     products: str = "auto",
+    integers: bool = False,
 ) -> Arithmetic:
     """Choose device, storage and arithmetic.
 
@@ -132,6 +136,7 @@ def resolve(
         precision: "fast", "high" or "exact".
         checkpoint: type of the stored weights.
         products: "auto", or how linear layers multiply, see `choose`.
+        integers: whether the weights keep the integers of their GGUF file.
 
     Raises:
         InputError: if a name is unknown, or this machine has no such device.
@@ -147,20 +152,21 @@ def resolve(
         own: Products = "bf16" if precision == "fast" else "bf16x3" if precision == "high" else "torch"
         expect(products in ("auto", own), "products", f"'auto' on {resolved}", products)
         return Arithmetic(resolved, stored, cast(Precision, precision), "as requested", own)
-    chosen, reason = choose(precision, products)
+    chosen, reason = choose(precision, products, integers=integers)
     if chosen == "torch":  # float32, since PyTorch's bfloat16 products would also round what they return
         return Arithmetic(resolved, stored, "exact", reason, chosen)
     return Arithmetic(resolved, stored, cast(Precision, precision), reason, chosen)
 
 
-def choose(precision: str, asked: str, rates: Rates | None = None) -> tuple[Products, str]:
+def choose(precision: str, asked: str, rates: Rates | None = None, *, integers: bool = False) -> tuple[Products, str]:
     """Return how to multiply on the CPU, and why.
 
     Args:
         precision: "fast", "high" or "exact".
         asked: "auto", or one that `ALLOWED` gives for the precision. `FASTREADER_PRODUCTS` replaces "auto" for
             precisions that allow what it names.
-        rates: GFLOP/s of each way; by default of this machine, timed or from the cache folder.
+        rates: GFLOP/s as `measure` returns them; by default of this machine, timed or from the cache folder.
+        integers: whether the weights keep the integers of their GGUF file.
 
     Raises:
         InputError: if `asked` is not allowed for the precision, or this machine cannot do it.
@@ -179,11 +185,25 @@ def choose(precision: str, asked: str, rates: Rates | None = None) -> tuple[Prod
     found = machine_rates() if rates is None else rates
     if precision == "exact":
         return "float32", _said(found)
-    rounded: Products = "bf16x3"
-    if precision == "fast":
+    if precision == "high":
+        rounded: Products = "bf16x3"
+    elif integers:
+        rounded = "int16" if _keeps_pace(found) else "bf16"
+    else:
         # With int16 attention runs in float32, so that a small gain in the linear layers would be lost again.
         rounded = "int16" if found.get("int16", 0.0) >= _GAIN * found.get("bf16", 0.0) else "bf16"
-    return rounded if found.get(rounded, 0.0) >= _GAIN * found["float32"] else "float32", _said(found)
+    gain = found.get(rounded, 0.0) / found["float32"]
+    if integers and gain >= 1:  # what is not lost in many rows may be won in few
+        gain = max(gain, found.get(rounded + _FEW, 0.0) / found["float32" + _FEW])
+    return rounded if gain >= _GAIN else "float32", _said(found)
+
+
+def _keeps_pace(rates: Rates) -> bool:
+    """Return whether int16 is worth more than bf16 for weights that keep integers: by few rows, if many lose little."""
+    if rates["int16"] >= _GAIN * rates.get("bf16", 0.0):
+        return True
+    few = rates["int16" + _FEW] >= _GAIN * rates.get("bf16" + _FEW, 0.0)
+    return few and rates["int16"] * _SLOWER >= rates.get("bf16", 0.0)
 
 
 def _why_not(products: str) -> str | None:
@@ -217,7 +237,9 @@ def _machine_rates(instructions: str) -> tuple[tuple[str, float], ...]:
     path = cache_dir() / "rates" / f"{digest(used, 16)}.json"
     with contextlib.suppress(InputError):  # without usable rates they are timed again
         kept = read_object(path)
-        if set(kept) == set(ways()) and all(isinstance(rate, float) and 0 < rate < _FASTEST for rate in kept.values()):
+        if set(kept) == {*ways(), *_few()} and all(
+            isinstance(rate, float) and 0 < rate < _FASTEST for rate in kept.values()
+        ):
             return tuple(kept.items())
     found = measure()
     try:
@@ -233,29 +255,37 @@ def ways() -> tuple[Products, ...]:
     return ("float32", "int16", *(("bf16", "bf16x3") if _has_bf16() else ()))
 
 
+def _few() -> tuple[str, ...]:
+    return tuple(way + _FEW for way in ways() if way != "bf16x3")
+
+
 def measure() -> Rates:
     """Return the best GFLOP/s of each way in one thread, on products of 256 x 576 by 576 x 1536, timed alternately.
 
-    With several threads, other work on the machine would delay one of them most of the time.
+    Others are of one row and a weight that keeps the integers of a file. With several threads, other work on the
+    machine would delay one of them most of the time.
     """
     generator = torch.Generator().manual_seed(0)
     rows = torch.randn(_ROWS, _DEPTH, generator=generator)
     weight = torch.randn(_WIDTH, _DEPTH, generator=generator).bfloat16()
-    packed = {way: prepare(weight, way) for way in ways()}
-    best = dict.fromkeys(packed, float("inf"))
+    cases: dict[str, tuple[Tensor, Tensor | PackedWeight]] = {way: (rows, prepare(weight, way)) for way in ways()}
+    file_rows = torch.zeros(_WIDTH, _DEPTH // 32 * 18, dtype=torch.uint8)
+    integers = BlockTensor(BlockWeight.pack(file_rows, "Q4_0", _DEPTH))
+    cases |= {name: (rows[:1], prepare(integers, name.removesuffix(_FEW))) for name in _few()}
+    best = dict.fromkeys(cases, float("inf"))
     started, rounds = time.perf_counter(), 0
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         while rounds < _REPEATS or time.perf_counter() - started < _SECONDS:
-            for way in best:
+            for name, (inputs, packed) in cases.items():
                 before = time.thread_time()  # on a busy machine the clock counts what others compute too
-                linear(rows, packed[way], precision=way)
-                best[way] = min(best[way], time.thread_time() - before)
+                linear(inputs, packed, precision=name.removesuffix(_FEW))
+                best[name] = min(best[name], time.thread_time() - before)
             rounds += 1
     finally:
         torch.set_num_threads(threads)
-    return {way: round(2 * _ROWS * _DEPTH * _WIDTH / seconds / 1e9, 1) for way, seconds in best.items()}
+    return {name: round(2 * len(inputs) * _DEPTH * _WIDTH / best[name] / 1e9, 1) for name, (inputs, _) in cases.items()}
 
 
 def _cpuinfo(*names: str) -> str:

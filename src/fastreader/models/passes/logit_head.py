@@ -27,7 +27,7 @@ class LogitHead:
     Args:
         layer: the model's LM head.
         precision: of the products, see `ops.linear`; for "int16" the head's are in float32, since few rows wait for
-            bytes.
+            bytes, unless its weight keeps the integers of a file.
         scale: factor on the logits.
         softcap: bound on the scaled logits, or None.
     """
@@ -36,7 +36,8 @@ class LogitHead:
         self._layer = layer
         self._scale = scale
         self._softcap = softcap
-        self._precision = "float32" if precision == "int16" else precision
+        widens = precision == "int16" and not isinstance(layer.weight, BlockTensor)
+        self._precision = "float32" if widens else precision
         self._weight: Tensor | PackedWeight | None = None
 
     def exact(self) -> LogitHead:

@@ -12,7 +12,7 @@ _COARSE = 96
 def linear_reference(input: Tensor, weight: Tensor, bias: Tensor | None, precision: str) -> Tensor:
     """Multiply the rounded operands of `linear` and accumulate in float64.
 
-    The precision "int16 inputs" is "int16" for a weight of blocks, whose own integers are multiplied.
+    The precisions "int16 inputs" and "bf16 inputs" are those for a weight of blocks whose own integers are multiplied.
     """
     left, right = input.double(), weight.double()
     if precision == "bf16":
@@ -22,6 +22,8 @@ def linear_reference(input: Tensor, weight: Tensor, bias: Tensor | None, precisi
         left, right = _scaled(left / powers, rest=True), _scaled(right * powers)
     elif precision == "int16 inputs":
         left = _scaled(left, rest=True)
+    elif precision == "bf16 inputs":
+        left = input.bfloat16().double()
     out = left @ right.T
     if bias is not None:
         out = out + bias.double()

@@ -1,0 +1,119 @@
+// Products of rows and the integers of a weight of blocks.
+
+// What the rows of a product are beside a weight of blocks, as `rows_scaled` takes them: row r of 32 columns at
+// values + r * 32, and the sums of all and of the last 16, negated, at totals + 2 r. Rows of bf16 have sums alone.
+template <typename T>
+struct RecordRows {
+  const T* values;
+  const float *scales, *sums;
+  const int32_t* totals;
+};
+
+// Add the products of R rows and a record to their sums, without the offsets. The integers are multiplied as they are
+// stored, and what should have been subtracted from each is, from their sum.
+template <BlockFormat FORMAT, int R>
+FR_INLINE void add_record(const Record<FORMAT>& record, int64_t lane, vf shared, const RecordRows<int16_t>& left,
+                          vf (&sum)[R]) {
+  using Of = Record<FORMAT>;
+  // Sums of an output: one of each half if they have own scales, or two that need not wait for each other.
+  constexpr int kSums = Of::kSmallScales || R <= 2 ? 2 : 1;
+  vi acc[kSums][R] = {};
+#pragma GCC unroll 16
+  for (int r = 0; r < R; ++r) {
+    const vi all = fill(left.totals[2 * r]), last = fill(left.totals[2 * r + 1]);
+    acc[0][r] = (Of::kSmallScales ? all - last : all) * Of::kShape.base;
+    if constexpr (Of::kSmallScales) acc[1][r] = last * Of::kShape.base;
+  }
+  record.template pairs<true>(lane, [&](int pair, vi value) __attribute__((always_inline)) {
+    const int part = Of::kSmallScales ? pair / 8 : pair % kSums;
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) {
+      acc[part][r] = dot_pairs(acc[part][r], fill_pair(left.values + r * kStrip + 2 * pair), value);
+    }
+  });
+  if constexpr (Of::kSmallScales) {
+    const vi low = record.factor(0, lane), high = record.factor(1, lane);
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) acc[0][r] = acc[0][r] * low + acc[1][r] * high;
+  } else if constexpr (kSums == 2) {
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) acc[0][r] += acc[1][r];
+  }
+  const vf scale = record.scale(lane, shared);
+#pragma GCC unroll 16
+  for (int r = 0; r < R; ++r) sum[r] = add_integers(sum[r], acc[0][r], left.scales[r], scale);
+}
+
+#if FR_BF16 && FR_AVX512 && !FR_AMX
+// Do the same with bf16: the integers are exact in it.
+template <BlockFormat FORMAT, int R>
+FR_INLINE void add_record(const Record<FORMAT>& record, int64_t lane, vf shared, const RecordRows<bf16>& left, vf (&sum)[R]) {
+  using Of = Record<FORMAT>;
+  constexpr int kSums = Of::kSmallScales ? 2 : 1;
+  vf acc[kSums][R] = {};
+  record.bf16_pairs(lane, [&](int pair, vi value) __attribute__((always_inline)) {
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) {
+      vf& to = acc[pair * kSums / 16][r];
+      const __m512bh spread = (__m512bh)fill_pair(left.values + r * kStrip + 2 * pair);
+      to = (vf)_mm512_dpbf16_ps((__m512)to, (__m512bh)value, spread); // the last may be spread from memory
+    }
+  });
+#pragma GCC unroll 2
+  for (int part = 0; part < kSums; ++part) {
+    vf scale;
+    if constexpr (Of::kSmallScales) {
+      scale = record.half_scale(part, lane, shared);
+    } else {
+      scale = record.scale(lane, shared);
+    }
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) sum[r] += acc[part][r] * scale;
+  }
+}
+#endif
+
+// C [R][32] += the products of rows `row` to `row` + R - 1 in columns begin to end, which share their halves. The bits are
+// those of `rows_scaled` for integers, but nothing is written between. A function of its own, since it is large.
+template <BlockFormat FORMAT, int R, typename T>
+__attribute__((noinline)) void rows_records(const char* strip, int64_t padded_size, int64_t begin, int64_t end,
+                                            const RecordRows<T>& a, int64_t row, float* c, int64_t ldc) {
+  using Of = Record<FORMAT>;
+  // Vectors of lanes that a record is read for: all, so that it is read in order, if the sums leave enough registers.
+  constexpr int kLanes = R * kVectors <= 8 ? kVectors : 1;
+  for (int64_t lane = 0; lane < kStrip; lane += kLanes * kWidth) {
+    const Of first(strip, padded_size, begin);
+    vf sum[kLanes][R], shared[2][kLanes];
+#pragma GCC unroll 4
+    for (int n = 0; n < kLanes; ++n) {
+      for (int which = 0; which < 2; ++which) shared[which][n] = first.shared(which, lane + n * kWidth);
+#pragma GCC unroll 16
+      for (int r = 0; r < R; ++r) sum[n][r] = load(c + r * ldc + lane + n * kWidth);
+    }
+    for (int64_t column = begin; column < end; column += kRecord) {
+      const Of record(strip, padded_size, column);
+      if (row == 0) { // the record that is read next but seven, a part for each group of lanes
+        constexpr int64_t part = Of::kBytes * kLanes * kWidth / kStrip;
+        const char* const next = record.record + kSuper * Of::kBytes + lane / (kLanes * kWidth) * part;
+        for (int64_t line = 0; line < part; line += 64) __builtin_prefetch(next + line, 0, 3);
+      }
+      const int64_t at = column + row;
+      const RecordRows<T> left{a.values + at * kStrip, a.scales + at, a.sums + at, a.totals + 2 * at};
+#pragma GCC unroll 4
+      for (int n = 0; n < kLanes; ++n) {
+        const int64_t from = lane + n * kWidth;
+        add_record<FORMAT, R>(record, from, shared[0][n], left, sum[n]);
+        if constexpr (Of::kOffsets) {
+          const vf offset = record.offset(from, shared[1][n]);
+#pragma GCC unroll 16
+          for (int r = 0; r < R; ++r) sum[n][r] += fill(left.sums[r]) * offset;
+        }
+      }
+    }
+#pragma GCC unroll 4
+    for (int n = 0; n < kLanes; ++n) {
+#pragma GCC unroll 16
+      for (int r = 0; r < R; ++r) store(c + r * ldc + lane + n * kWidth, sum[n][r]);
+    }
+  }
+}
