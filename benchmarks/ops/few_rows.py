@@ -2,9 +2,9 @@
 
     python benchmarks/ops/few_rows.py --formats Q4_0 Q4_K --rows 1 4 16 --products bf16 int16
 
-The weights are those of one decoder layer of 1B (Llama's shape), several times over, so that no cache holds them. In
+The weights have the shapes of one decoder layer of 1B (Llama's), several times over, so that no cache holds them. In
 one thread, every way runs alternately with a sum of as many bytes; each figure is the fastest call by CPU time, since
-other work on the machine only delays. Beside them runs the layer in bfloat16.
+other work on the machine only delays. The same layer in bfloat16 runs next to them.
 """
 
 from __future__ import annotations
