@@ -26,6 +26,24 @@ def test_rerank(client, tiny_reader, path):
     assert found["usage"]["computed_tokens"] == direct.stats.computed_tokens < found["usage"]["total_tokens"]
 
 
+@pytest.mark.parametrize("path", ["/rerank", "/v1/read"])
+def test_hits_of_search_engines_are_documents(client, path):
+    hits = [
+        {"_id": "a", "_score": 1.5, "_source": {"text": DOCUMENTS[0], "year": 3}},
+        {"id": 7, "payload": DOCUMENTS[1]},
+    ]
+    asked = {"/rerank": ("query", "documents"), "/v1/read": ("question", "passages")}[path]
+    more = {"/rerank": {"return_documents": True}, "/v1/read": {"candidates": ["a", "b"]}}[path]
+    found = client.post(path, json={asked[0]: QUERY, asked[1]: hits, **more}).json()
+    rows = found.get("passages") or [row["document"] for row in sorted(found["results"], key=lambda row: row["index"])]
+    assert rows == [
+        {"text": DOCUMENTS[0], "id": "a", "metadata": {"year": 3}},
+        {"text": "Bread is baked.", "title": "Food", "id": "7"},
+    ]
+    wrong = client.post(path, json={asked[0]: QUERY, asked[1]: [{"_index": "i", "_id": "a"}], **more})
+    assert wrong.status_code == 422 and f"{asked[1]}[0]: _source: expected" in wrong.json()["detail"]
+
+
 def test_rerank_by_a_baseline_and_of_nothing(client, tiny_reader):
     found = client.post("/rerank", json={"query": QUERY, "documents": DOCUMENTS, "method": "qg"}).json()
     assert [row["index"] for row in found["results"]] == fr.rerank(tiny_reader, QUERY, DOCUMENTS, method="qg").indices
