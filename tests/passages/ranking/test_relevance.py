@@ -21,7 +21,7 @@ from fastreader.integrations.cross_encoder import FastreaderCrossEncoder
 
 TEXT = "the river Nile is long in Egypt and bread was baked by cats; who knows? 12 345 naïve 東京 \n Is it"
 WORDS = TEXT.split(" ")
-PAIRS = 200
+PAIRS = 60
 IDENTITY = torch.nn.Identity()
 
 
