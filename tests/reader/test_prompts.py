@@ -151,7 +151,7 @@ def test_from_a_file(tmp_path, suffix):
     ("content", "message"),
     [
         ("header = ", "not TOML"),
-        ('heading = "x"', "no keys besides header, .*got 'heading'"),
+        ('heading = "x"', "no keys besides .*header, .*got 'heading'"),
         ('passage = "{text} {author}"', "unknown fields"),
         ('passage = "{title}"', "must appear"),
         ('question = "{question"', "not a format string"),
