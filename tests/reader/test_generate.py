@@ -244,7 +244,8 @@ def test_choosing_tokens_takes_memory_too(tiny_reader, monkeypatch):
 @pytest.mark.parametrize("sizes", [(1, 1), (3, 2), (4, 9), (100, 100)])
 def test_logits_come_in_parts_that_are_those_of_the_whole(tiny_reader, monkeypatch, sizes):
     head, rng = tiny_reader.local_model.model.logits, np.random.default_rng(0)
-    monkeypatch.setattr(type(head), "_most_rows", lambda self: sizes)
+    for name, rows in zip(("_product", "_chosen"), sizes, strict=True):
+        monkeypatch.setattr(head, name, rows)
     for count in (0, 1, 2, 7, 30):
         states = torch.from_numpy(rng.normal(size=(count, 64))).float()
         whole = head(states) if count else torch.zeros(0, 261)
@@ -263,7 +264,8 @@ def test_logits_come_in_parts_that_are_those_of_the_whole(tiny_reader, monkeypat
 def test_texts_do_not_depend_on_how_many_tokens_are_chosen_at_once(tiny_reader, monkeypatch, options):
     how = {**options, "n": 5, "max_new_tokens": 4, "token_logprobs": True}
     wanted = tiny_reader.generate(PROMPTS, **how)
-    monkeypatch.setattr(type(tiny_reader.local_model.model.logits), "_most_rows", lambda self: (3, 2))
+    for name, rows in (("_product", 3), ("_chosen", 2)):
+        monkeypatch.setattr(tiny_reader.local_model.model.logits, name, rows)
     found = tiny_reader.generate(PROMPTS, **how)
     assert tokens(found) == tokens(wanted)
     for group, other in zip(found, wanted, strict=True):

@@ -39,6 +39,10 @@ class LogitHead:
         widens = precision == "int16" and not isinstance(layer.weight, BlockTensor)
         self._precision = "float32" if widens else precision
         self._weight: Tensor | PackedWeight | None = None
+        on_cpu, row = layer.weight.device.type == "cpu", 4 * layer.weight.shape[0]
+        # Of how many rows logits are computed at once, and of how many of these tokens are chosen at once.
+        self._product = max(1, (_PRODUCT_BYTES if on_cpu else _GPU_BYTES) // row)
+        self._chosen = max(1, (_CHOSEN_BYTES if on_cpu else _GPU_BYTES) // row)
 
     def exact(self) -> LogitHead:
         """Return the same head with exact products, which lays out no weight."""
@@ -47,7 +51,8 @@ class LogitHead:
     def sampling_bytes(self, rows: int) -> int:
         """Return the memory of choosing the next tokens of `rows` rows, with the weight's layout if not made yet."""
         weight = self._layer.weight
-        product, chosen = (4 * weight.shape[0] * min(most, rows) for most in self._most_rows())
+        row = 4 * weight.shape[0]
+        product, chosen = row * min(self._product, rows), row * min(self._chosen, rows)
         laid_out = self._weight is not None or isinstance(weight, BlockTensor)
         if triton_support.on_gpu(weight.device):
             return _SORTED_COPIES * product
@@ -57,13 +62,6 @@ class LogitHead:
         wide = self._precision in ("float32", "bf16x3") and weight.dtype != torch.bfloat16
         terms = 2 if wide else 1  # of two bytes each
         return choosing + 2 * terms * weight.numel()
-
-    def _most_rows(self) -> tuple[int, int]:
-        """Return of how many rows logits are computed at once, and of how many of these tokens are chosen at once."""
-        weight = self._layer.weight
-        sizes = (_PRODUCT_BYTES, _CHOSEN_BYTES) if weight.device.type == "cpu" else (_GPU_BYTES, _GPU_BYTES)
-        product, chosen = (max(1, size // (4 * weight.shape[0])) for size in sizes)
-        return product, chosen
 
     @torch.inference_mode()
     def parts(self, states: Tensor, state_of: IntArray | None = None) -> Iterator[tuple[slice, Tensor]]:
@@ -78,27 +76,27 @@ class LogitHead:
             The places of R' consecutive rows, and their logits as `__call__` returns them, [R', V], which the consumer
             may change, and which the next part overwrites.
         """
-        product, chosen = self._most_rows()
         kept: Tensor | None = None  # for all products: memory of that size, freed and taken again, falls to pieces
-        for first in range(0, len(states), product):
-            logits = self._logits(states[first : first + product], kept)
+        for first in range(0, len(states), self._product):
+            logits = self(states[first : first + self._product], kept)
             kept = logits if kept is None else kept
             end = first + len(logits)
             start, stop = (first, end) if state_of is None else np.searchsorted(state_of, [first, end]).tolist()
-            for at in range(start, stop, chosen):
-                part = slice(at, min(at + chosen, stop))
+            for at in range(start, stop, self._chosen):
+                part = slice(at, min(at + self._chosen, stop))
                 if state_of is None:
                     yield part, logits[at - first : part.stop - first]
                 else:
                     yield part, logits[torch.from_numpy(state_of[part] - first).to(logits.device)]
 
-    def __call__(self, states: Tensor) -> Tensor:
-        """Return the logits [R, V] of hidden states [R, E], in float32 (float64 for float64 states)."""
-        return self._logits(states)
-
     @torch.inference_mode()
-    def _logits(self, states: Tensor, out: Tensor | None = None) -> Tensor:
-        """Return what `__call__` does, in the memory of earlier logits `out` if the kernels allow it."""
+    def __call__(self, states: Tensor, out: Tensor | None = None) -> Tensor:
+        """Return the logits [R, V] of hidden states [R, E], in float32 (float64 for float64 states).
+
+        Args:
+            states: the hidden states.
+            out: earlier logits of as many rows or more, whose memory the kernels use again if they can.
+        """
         if self._weight is None:
             self._weight = self._prepared()
         states = states if states.dtype == torch.float64 else states.float()
