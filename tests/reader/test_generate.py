@@ -211,6 +211,7 @@ def test_other_precisions_write_what_they_score_highest(family, precision):
 
 def test_memory_decides_the_split(tiny_reader, monkeypatch):
     """The keys of what is written count before anything runs."""
+    tiny_reader.generate(PROMPTS[:1], max_new_tokens=1)  # lays out the head
     model = tiny_reader.local_model.model
     size = model.bytes_per_token + model.key_value_bytes
     monkeypatch.setattr(tiny_reader.local_model.model, "overhead", memory.NO_OVERHEAD)
@@ -227,6 +228,7 @@ def test_memory_decides_the_split(tiny_reader, monkeypatch):
 
 def test_choosing_tokens_takes_memory_too(tiny_reader, monkeypatch):
     """The logits of some rows, several copies of fewer, and an LM head that is laid out at the first token."""
+    tiny_reader.generate(PROMPTS[:1], max_new_tokens=1)  # lays out the head
     head = tiny_reader.local_model.model.logits
     assert head.sampling_bytes(10) == 7 * 10 * 261 * 4
     product, chosen = (((size << 20) // (4 * 261)) * 4 * 261 for size in (16, 2))

@@ -171,7 +171,8 @@ def _decode_step(decoding: Decoding, states: Tensor, state_of: IntArray | None, 
     finished, model, options = 0, decoding.local_model.model, decoding.options
     for places, logits in model.logits.parts(states, state_of):
         part = texts[places]
-        picked = pick(logits, options, [text.draw.random() for text in part if text.draw is not None])
+        draws = [text.draw.random() for text in part if text.draw is not None] if options.temperature else []
+        picked = pick(logits, options, draws)
         check_finite(model, picked.highest.tolist())
         logprobs = [None] * len(part) if picked.logprobs is None else picked.logprobs.tolist()
         tops = [None] * len(part) if picked.top is None else top_rows(*picked.top)
