@@ -1,5 +1,7 @@
 """Experts of GGUF files, whose stacked matrices keep their integers, against the same files' values in float32."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 import torch
@@ -115,3 +117,15 @@ def test_scales_beyond_float16_leave_values(file_of, architecture, monkeypatch):
         assert not isinstance(part, BlockStack), name
         values = part.plain() if hasattr(part, "plain") else part
         assert torch.equal(values, plain.get_parameter(name)), name
+
+
+@pytest.mark.parametrize("function", [mxfp4.fits_q5_0, mxfp4.as_q5_0])
+def test_mxfp4_is_laid_out_in_little_memory(function):
+    """An expert's matrix has tens of millions of values."""
+    rows = torch.randint(0, 256, (512, 17 * 64), dtype=torch.uint8)
+    rows[:, ::17] = 120
+    tracemalloc.start()
+    function(rows)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak <= 4 * 512 * 64 * 32  # bytes; the values have half a byte each
