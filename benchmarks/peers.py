@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from groups import Group
 
-from fastreader.cli.demo import plain_scores
 from fastreader.models.loading.load import load
 from fastreader.models.loading.options import LoadOptions
 
@@ -24,6 +23,8 @@ def plain_model(name: str | os.PathLike[str], dtype: torch.dtype, device: str | 
 
 def one_at_a_time(model: Any, groups: list[Group]) -> list[float]:
     """Run one forward for each sequence: the plainest way, and the truth in float32."""
+    from fastreader.cli.demo import plain_scores  # here, since commands need packages that a GPU machine may lack
+
     return plain_scores(model, [pair for group in groups for pair in group.sequences()])
 
 

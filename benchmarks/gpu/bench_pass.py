@@ -23,17 +23,18 @@ import gpu_device
 import numpy as np
 import torch
 import transformers
-from gpu_rows import DecodedText, Rates, Rows
+from gpu_rows import Rates, Row, Rows
 from gpu_workloads import SEQUENCES, SHAPES, Sequences
 from torch.profiler import ProfilerActivity, profile
 
 from fastreader.core.options import StepOptions
 from fastreader.core.tree import PrefixTree
-from fastreader.models.passes.pass_graphs import PassGraphs, recorder
+from fastreader.models.passes.cuda_graphs import recorder
+from fastreader.models.passes.pass_graphs import PassGraphs
 from fastreader.models.passes.row_keys import RowKeys
 from fastreader.models.tree_model import TreeModel
 from fastreader.reader.generation.gpu_decoding import DeviceTexts
-from fastreader.reader.generation.text_so_far import DecodedText as Text
+from fastreader.reader.generation.text_so_far import DecodedText
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -138,9 +139,9 @@ def bench_steps(rows: Rows, model: TreeModel, own: Any, name: str, count: int, r
     weights = 2.0 * (work.linear_parameters(own.config) + own.config.hidden_size * own.config.vocab_size)
     floor = rates.floor(0.0, weights + count * PROMPT * model.key_value_bytes)
     for way, record in (("launched", None), ("CUDA graph", recorder(model.device))):
-        texts = [Text(prompt, STEPS + 8, None, None, tokens=[1]) for prompt in prompts]
+        texts = [DecodedText(prompt, STEPS + 8, None, None, tokens=[1]) for prompt in prompts]
         cache = RowKeys(tree, key_values, leaves, STEPS + 8)
-        written = DeviceTexts(model, cache, texts, options, frozenset(), record)
+        written = DeviceTexts(model, cache, texts, options, frozenset(), record=record)
         for _ in range(4):
             written.step().get()
         step = written.step
@@ -148,10 +149,10 @@ def bench_steps(rows: Rows, model: TreeModel, own: Any, name: str, count: int, r
         rows.add(row("steps", name, f"a step of {count} texts", way, taken, floor))
 
 
-def row(suite: str, model: str, case: str, way: str, seconds: list[float], floor: float) -> DecodedText:
+def row(suite: str, model: str, case: str, way: str, seconds: list[float], floor: float) -> Row:
     """Return the row of a way that took these seconds."""
     low, median, high = (1e3 * float(np.percentile(seconds, p)) for p in (10, 50, 90))
-    return DecodedText(suite, model, case, way, median, low, high, floor)
+    return Row(suite, model, case, way, median, low, high, floor)
 
 
 def profiled(way: Callable[[], Any]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -13,12 +14,15 @@ from gpu_rows import Rates
 def about() -> dict[str, str]:
     """Return the device's name, the versions and the commit."""
     root = Path(__file__).parents[2]
-    head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=root, capture_output=True, text=True, check=False)
+    commit = ""
+    if shutil.which("git") is not None:
+        head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=root, capture_output=True, text=True, check=False)
+        commit = head.stdout.strip()
     return {
         "device": torch.cuda.get_device_name(),
         "torch": torch.__version__,
         "triton": triton.__version__,
-        "commit": head.stdout.strip(),
+        "commit": commit,
     }
 
 

@@ -28,7 +28,8 @@ from transformers import AutoModelForCausalLM
 
 from fastreader.core.options import StepOptions
 from fastreader.core.tree import PrefixTree
-from fastreader.models.passes.pass_graphs import VARIABLE, PassGraphs
+from fastreader.models.passes.cuda_graphs import VARIABLE
+from fastreader.models.passes.pass_graphs import PassGraphs
 from fastreader.models.rewriting.fused import FusedLayer
 from fastreader.models.tree_model import TreeModel
 from fastreader.reader.generation import gpu_decoding

@@ -10,7 +10,7 @@ from helpers.families import tiny
 from helpers.support import byte_tokenizer
 
 from fastreader import Reader
-from fastreader.models.passes.pass_graphs import VARIABLE
+from fastreader.models.passes.cuda_graphs import VARIABLE
 
 pytestmark = pytest.mark.gpu
 

@@ -17,7 +17,7 @@ from fastreader import Reader
 from fastreader.core.options import StepOptions
 from fastreader.core.protocol import Generation
 from fastreader.errors import NumericsError
-from fastreader.models.passes import pass_graphs
+from fastreader.models.passes import cuda_graphs
 from fastreader.models.passes.row_keys import RowKeys
 from fastreader.models.tree_model import TreeModel
 from fastreader.reader.generation import gpu_decoding
@@ -132,7 +132,7 @@ def test_most_likely_tokens_and_dropped_texts(there: Reader, here: Reader) -> No
 
 def test_recorded_steps_write_the_same(there: Reader, here: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
     record = Graphs()
-    monkeypatch.setenv(pass_graphs.VARIABLE, "1")
+    monkeypatch.setenv(cuda_graphs.VARIABLE, "1")
     monkeypatch.setattr(gpu_decoding, "recorder", lambda device: record)
     monkeypatch.setattr(gpu_decoding, "_FEWEST_REPLAYS", 1)
     monkeypatch.setattr(gpu_decoding, "_DRAWS", 3)

@@ -5,10 +5,15 @@ writes them. `load_passages` reads passages without questions, `load_questions` 
 `load_qrels` relevance judgements.
 """
 
-from fastreader.data.beir import load_beir, load_qrels
-from fastreader.data.read import SkippedRows, iter_examples, load_examples, load_passages, load_questions
-from fastreader.data.types import Example, Passage
-from fastreader.data.write import save_examples
+from typing import TYPE_CHECKING
+
+from fastreader.core.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from fastreader.data.beir import load_beir, load_qrels
+    from fastreader.data.read import SkippedRows, iter_examples, load_examples, load_passages, load_questions
+    from fastreader.data.types import Example, Passage
+    from fastreader.data.write import save_examples
 
 __all__ = [
     "Example",
@@ -22,3 +27,13 @@ __all__ = [
     "load_questions",
     "save_examples",
 ]
+
+
+# Readers of files check rows with pydantic, which a machine that only runs models need not have.
+_HOME = {
+    **dict.fromkeys(("load_beir", "load_qrels"), "beir"),
+    **dict.fromkeys(("SkippedRows", "iter_examples", "load_examples", "load_passages", "load_questions"), "read"),
+    **dict.fromkeys(("Example", "Passage"), "types"),
+    "save_examples": "write",
+}
+__getattr__, __dir__ = lazy_names(__name__, _HOME)

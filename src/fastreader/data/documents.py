@@ -9,7 +9,7 @@ from typing import Any, SupportsFloat
 
 from fastreader.core.checks import NOT_LISTS, check_text, expect, given, is_missing, located
 from fastreader.data.hits import Hit, as_hit, response_place
-from fastreader.data.rows import id_text, split_contents, titled
+from fastreader.data.passage_texts import id_text, split_contents, titled
 from fastreader.data.types import Passage
 
 PassageLike = Any

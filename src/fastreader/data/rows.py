@@ -26,6 +26,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from fastreader.core.checks import check_text, is_int, is_missing, rejecting, require
+from fastreader.data.passage_texts import id_text, split_contents, titled
 from fastreader.data.types import Example, Passage
 from fastreader.errors import InputError
 
@@ -77,24 +78,12 @@ def _not_blank(text: str) -> str:
     return text
 
 
-def id_text(value: object) -> str:
-    """Return an identifier as text, and a whole number without a fraction: pandas reads 7 as 7.0 next to a NaN."""
-    whole = is_int(value) or (isinstance(value, float) and value.is_integer() and abs(value) < 2**53)
-    return str(int(value)) if whole else str(value)  # type: ignore[call-overload]
-
-
 def _id_as_text(value: object) -> object:
     return id_text(value) if is_int(value) or isinstance(value, float) else value
 
 
 def _text_as_object(value: object) -> object:
     return {"text": value} if isinstance(value, str) else value
-
-
-def split_contents(contents: str) -> tuple[str, str]:
-    """Return title and text of FlashRAG's `contents`: the first line is the title, and a single line is the text."""
-    title, newline, text = contents.partition("\n")
-    return (title, text) if newline else ("", title)
 
 
 def _no_bool(value: object) -> object:
@@ -200,11 +189,6 @@ def unread_answers(examples: Iterable[Example]) -> str:
         keys |= dict.fromkeys(key for key in example.metadata if _LIKE_ANSWERS.search(key))
     known = f"right answers are read under {', '.join(ANSWER_KEYS)}, but not"
     return f"{known} under {', '.join(map(repr, keys))}" if keys else ""
-
-
-def titled(title: str | None, text: str) -> tuple[str, str]:
-    """Return title and text of a document, whose text is the title if there is no text, as in some rows of BEIR."""
-    return (title or "", text) if text.strip() else ("", title or "")
 
 
 class Question(_Answered):

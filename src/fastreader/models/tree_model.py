@@ -29,11 +29,12 @@ from fastreader.models.machine import memory
 from fastreader.models.machine.arithmetic import Precision
 from fastreader.models.machine.devices import devices_of
 from fastreader.models.passes.attention import TreePass
+from fastreader.models.passes.cuda_graphs import graphs_wanted
 from fastreader.models.passes.decode_keys import DecodeKeys
 from fastreader.models.passes.key_values import KeyValues, Reuse
 from fastreader.models.passes.logit_head import LogitHead
 from fastreader.models.passes.packed_keys import AttentionKeys, PassTables, PreparedPass, SelectedRows, Shapes
-from fastreader.models.passes.pass_graphs import PassGraphs, graphs_wanted
+from fastreader.models.passes.pass_graphs import PassGraphs
 from fastreader.models.passes.recurrent_states import RecurrentStates
 from fastreader.models.rewriting import fused, quantised, recurrent, surgery
 from fastreader.models.rewriting.choices import Choices

@@ -49,9 +49,10 @@ class Upload:
             starts.append(size)
             size += -(-each.array.nbytes // _ALIGNMENT) * _ALIGNMENT
         buffer = torch.empty(size, dtype=torch.uint8, pin_memory=self.device.type == "cuda")
+        host = buffer.numpy()
         for start, each in zip(starts, self._waiting, strict=True):
-            part = buffer[start : start + each.array.nbytes]
-            part.copy_(torch.from_numpy(each.array).reshape(-1).view(torch.uint8))
+            # By NumPy, since torch views neither a strided nor an empty array as bytes.
+            host[start : start + each.array.nbytes] = np.ascontiguousarray(each.array).reshape(-1).view(np.uint8)
         there = self._arrive(buffer)
         for start, each in zip(starts, self._waiting, strict=True):
             like = torch.from_numpy(each.array)

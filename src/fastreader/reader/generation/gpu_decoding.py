@@ -15,8 +15,8 @@ from torch import Tensor
 from fastreader.core.options import StepOptions
 from fastreader.core.tree import IntArray, PrefixTree
 from fastreader.errors import NumericsError
+from fastreader.models.passes.cuda_graphs import Record, Recorded, graphs_wanted, recorder
 from fastreader.models.passes.key_values import KeyValues
-from fastreader.models.passes.pass_graphs import Record, Recorded, graphs_wanted, recorder
 from fastreader.models.passes.row_keys import RowKeys
 from fastreader.models.tree_model import TreeModel
 from fastreader.ops.upload import Upload
