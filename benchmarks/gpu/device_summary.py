@@ -1,28 +1,45 @@
-"""The short table at the end of a call: what failed, and the medians."""
+"""Print a short table of a call's rows: what failed first, then the medians. device_summary.py FOLDER"""
+
+from __future__ import annotations
 
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
-out = Path(sys.argv[1])
-if (out / "tests.jsonl").exists():
-    rows = [json.loads(line) for line in (out / "tests.jsonl").read_text().splitlines()]
-    print("tests", {k: sum(r["outcome"] == k for r in rows) for k in ("passed", "failed", "skipped")})
-    for r in rows:
-        if r["outcome"] == "failed":
-            print("FAILED", r["test"], "|", r["why"].strip().splitlines()[-1][:160])
-if (out / "rows.jsonl").exists():
-    for line in (out / "rows.jsonl").read_text().splitlines():
-        r = json.loads(line)
-        if r["suite"] == "failed" or r.get("wrong"):
-            print("WRONG" if r.get("wrong") else "FAILED", r["case"], r.get("way", ""), r.get("wrong", r.get("why")))
-        elif r["suite"] == "path":
-            print(f"{r['case']}: {r['way']}; graphs: {r['why'] or 'yes'}")
-        elif r["suite"] == "accuracy":
-            print(f"{r['case']}: {r['way']}: mean {r['mean']:.2g}, largest {r['largest']:.2g} nats")
-        elif "milliseconds" in r:
-            over = f" {r['milliseconds'] / r['floor']:5.2f} x floor" if r.get("floor") else ""
-            print(
-                f"{r['milliseconds']:9.3f} ms{over}  {r['case']}: {r['way']}"
-                + (f"  {r['tflops']:.0f} TFLOP/s" if r.get("tflops") else "")
-            )
+
+def rows_of(path: Path) -> list[dict[str, Any]]:
+    """Return the rows of a file, none if there is no file."""
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def line_of(row: dict[str, Any]) -> str | None:
+    """Return what to print of a row, or None."""
+    case = ", ".join(filter(None, (row.get("case"), row.get("model"))))
+    if row["suite"] == "failed" or row.get("wrong"):
+        return f"FAILED {case} {row.get('way', '')}: {row.get('why') or 'wrong by ' + str(row['wrong'])}"
+    if row["suite"] == "path":
+        return f"{case}: {row['way']}; graphs: {row['why'] or 'yes'}"
+    if row["suite"] == "accuracy":
+        return f"{case}: {row['way']}: mean {row['mean']:.2g}, largest {row['largest']:.2g} nats"
+    if "milliseconds" not in row:
+        return None
+    over = f"{row['milliseconds'] / row['floor']:7.2f} x floor" if row.get("floor") else " " * 15
+    graph = f"  {row['graph']:.4f} ms in a graph" if row.get("graph") else ""
+    rate = f"  {row['tflops']:.0f} TFLOP/s" if row.get("tflops") else ""
+    return f"{row['milliseconds']:9.3f} ms {over}  {case}: {row['way']}{rate}{graph}"
+
+
+def main(folder: Path) -> None:
+    tests = rows_of(folder / "tests.jsonl")
+    if tests:
+        print("tests", {kind: sum(r["outcome"] == kind for r in tests) for kind in ("passed", "failed", "skipped")})
+    for row in tests:
+        if row["outcome"] == "failed":
+            print("FAILED", row["test"], "|", row["why"].strip().splitlines()[-1][:160])
+    for line in filter(None, map(line_of, rows_of(folder / "rows.jsonl"))):
+        print(line)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,4 +1,4 @@
-"""Small calls of every kernel against float64: `small.py [CASE...]`; for smoke.py and compute-sanitizer."""
+"""Small calls of every kernel against float64: small_calls.py [CASE...], for smoke.py and compute-sanitizer."""
 
 import os
 import sys
@@ -140,6 +140,12 @@ def pointwise():
     near("rotary", got[:, :12], turned(x[:, :12], cosine, sine), 1e-4)
     x, up = halves_of(37, 1536)
     near("gate", gate(x.to(DEVICE), up.to(DEVICE), "silu", impl="triton")[1:], gated(x, up, "silu")[1:], 1e-3)
+    half, half_up = x[1:].bfloat16(), up[1:].bfloat16()
+    got = gate(half.to(DEVICE), half_up.to(DEVICE), "silu", impl="triton")
+    near("gate of bfloat16", got, gated(half.double(), half_up.double(), "silu"), 1e-3)
+    x = heads_of(100, 15, 64).bfloat16()
+    got = rotary(x.to(DEVICE), cosine.to(DEVICE), sine.to(DEVICE), heads=12, impl="triton")
+    near("rotary of bfloat16", got[:, :12], turned(x[:, :12].double(), cosine, sine), 1e-4)
 
 
 def recurrent():
@@ -207,10 +213,18 @@ def graph():
     near("recorded again after the first was dropped", recorded.result, want, 0.0)
 
 
+CASES = {
+    case.__name__: case
+    for case in (
+        attention64, attention128, attention_pointers, attention_high, attention_split, logprob, logprob_wide,
+        logprob_few, logprob_high, decode, pointwise, recurrent, product, flash, graph,
+    )
+}  # fmt: skip
+NO_KERNEL_OF_OURS = ("flash", "graph")  # compute-sanitizer takes long over these
+
+
 if __name__ == "__main__":
-    names = sys.argv[1:] or ["attention64", "attention128", "attention_pointers", "attention_high", "attention_split", "logprob",
-                             "logprob_wide", "logprob_few", "logprob_high", "decode", "pointwise", "recurrent", "product"]  # fmt: skip
-    for name in names:
-        globals()[name]()
+    for name in sys.argv[1:] or [name for name in CASES if name not in NO_KERNEL_OF_OURS]:
+        CASES[name]()
     if DEVICE == "cuda":
         torch.cuda.synchronize()

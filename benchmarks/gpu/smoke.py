@@ -1,38 +1,41 @@
-"""One launch of every kind of kernel, each in a process of its own, in parallel; the first run of a device shows here."""
+"""Launch every kind of kernel once, each in a process of its own: a device's first run shows here which do not work."""
+
+from __future__ import annotations
 
 import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
-CASES = ("attention64", "attention128", "attention_pointers", "attention_high", "attention_split", "logprob", "logprob_wide",
-         "logprob_few", "logprob_high", "decode", "pointwise", "recurrent", "flash", "product", "graph")  # fmt: skip
+import torch
+import transformers
+import triton
+from small_calls import CASES
 
-if __name__ == "__main__":
-    import torch
-    import transformers
-    import triton
+CALLS = Path(__file__).with_name("small_calls.py")
 
-    print(sys.version.split()[0], "torch", torch.__version__, "triton", triton.__version__, "transformers", transformers.__version__,
-          torch.cuda.get_device_name(), torch.cuda.get_device_capability())  # fmt: skip
 
-    def run(case: str) -> tuple[str, int, float, str]:
-        started = time.time()
-        done = subprocess.run(
-            [sys.executable, __file__.replace("smoke.py", "small_calls.py"), case],
-            capture_output=True,
-            text=True,
-            timeout=55,
-        )
-        return case, done.returncode, time.time() - started, (done.stdout + done.stderr)[-1200:]
+def run(case: str) -> tuple[str, int, float, str]:
+    """Return a case, its exit status, its seconds and the end of what it said."""
+    started = time.time()
+    done = subprocess.run([sys.executable, CALLS, case], capture_output=True, text=True, timeout=55, check=False)
+    return case, done.returncode, time.time() - started, (done.stdout + done.stderr)[-1200:]
 
-    bad = 0
+
+def main() -> None:
+    versions = {module.__name__: module.__version__ for module in (torch, triton, transformers)}
+    print(sys.version.split()[0], versions, torch.cuda.get_device_name(), torch.cuda.get_device_capability())
+    failed = 0
     with ThreadPoolExecutor(8) as pool:
         for case, code, seconds, said in pool.map(run, CASES):
-            bad += code != 0
+            failed += code != 0
             print(
-                f"{'ok  ' if code == 0 else 'FAIL'} {case} {seconds:.1f} s"
-                + ("" if code == 0 else f" (exit {code})\n{said}"),
+                f"{'FAIL' if code else 'ok  '} {case} {seconds:.1f} s" + (f" (exit {code})\n{said}" if code else ""),
                 flush=True,
             )
-    sys.exit(bool(bad))
+    sys.exit(bool(failed))
+
+
+if __name__ == "__main__":
+    main()

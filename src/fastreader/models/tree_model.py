@@ -72,7 +72,7 @@ class TreeModel:
         rewrites: names of the rewrites that made `model` of a structural copy, in order.
         mixers: the layer of each recurrence or short convolution; empty for a model of attention only.
         state_bytes: memory of the states of recurrent layers after one token.
-        graphs: passes recorded as CUDA graphs; None if FASTREADER_CUDA_GRAPHS is not set or they cannot be.
+        graphs: passes recorded as CUDA graphs; None if FASTREADER_CUDA_GRAPHS is 0 or they cannot be.
 
     Raises:
         UnsupportedModelError: if the architecture cannot run on a packed tree, or not with `deterministic`.

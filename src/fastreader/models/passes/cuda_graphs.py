@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import warnings
 import weakref
 from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeVar
@@ -24,7 +25,8 @@ class Recorded(Protocol[T]):
 
 
 # Runs a function and records what it launches; called with a function that ran before, so that nothing is compiled.
-Record = Callable[[Callable[[], Any]], Recorded[Any]]
+# None if there is no memory for it.
+Record = Callable[[Callable[[], Any]], Recorded[Any] | None]
 
 
 # `torch.cuda.graph` alone captures all graphs of a process on one stream, of the device that captured first; elsewhere
@@ -64,20 +66,37 @@ class _Recorder:
     Attributes:
         device: where they launch.
         pool: the memory of the graphs that are alive; None before the first.
-        stream: on which they are captured, while the recorder lives for it alone.
+        stream: on which they are captured, and no graph of another living recorder; None before the first.
+        full: whether memory ran out, after which nothing is recorded.
     """
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self.pool: Any = None
-        with _CAPTURING:
-            idle = _IDLE.setdefault(device, [])
-            self.stream = idle.pop() if idle else torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-        weakref.finalize(self, idle.append, self.stream)
+        self.stream: torch.cuda.Stream | None = None
+        self.full = False
         self._alive: weakref.WeakSet[CudaGraph[Any]] = weakref.WeakSet()
 
-    def __call__(self, function: Callable[[], Any]) -> CudaGraph[Any]:
+    def __call__(self, function: Callable[[], Any]) -> CudaGraph[Any] | None:
+        if self.full:
+            return None
+        try:
+            return self._captured(function)
+        except torch.OutOfMemoryError:
+            self.full = True
+            warnings.warn(
+                "no memory is left to record CUDA graphs, so that launches take the host longer; "
+                f"{VARIABLE}=0 records none from the start",
+                stacklevel=2,
+            )
+            return None
+
+    def _captured(self, function: Callable[[], Any]) -> CudaGraph[Any]:
         with _CAPTURING:
+            if self.stream is None:
+                idle = _IDLE.setdefault(self.device, [])
+                self.stream = idle.pop() if idle else torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
+                weakref.finalize(self, idle.append, self.stream)
             if not self._alive:
                 self.pool = torch.cuda.graph_pool_handle()
             recorded: CudaGraph[Any] = CudaGraph(function, self)
@@ -91,5 +110,5 @@ def recorder(device: torch.device) -> Record:
 
 
 def graphs_wanted() -> bool:
-    """Return whether FASTREADER_CUDA_GRAPHS is 1."""
-    return os.environ.get(VARIABLE) == "1"
+    """Return whether passes and steps may be recorded: unless FASTREADER_CUDA_GRAPHS is 0."""
+    return os.environ.get(VARIABLE) != "0"

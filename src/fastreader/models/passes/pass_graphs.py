@@ -71,7 +71,8 @@ class PassGraphs:
         if graph is None or stats is None:  # the second tree, or one with more tiles or blocks than there is room for
             graph = _PassGraph(self._device, dict(self._shapes))
             stats = graph.record(filled, self._scored, self._record)
-        self._graphs[bucket] = graph
+        if graph.recorded is not None:
+            self._graphs[bucket] = graph
         if len(self._graphs) > _MOST_GRAPHS:
             del self._graphs[next(iter(self._graphs))]
         count = len(tree.sources)  # copies, since the next replay writes to the same memory
@@ -84,7 +85,7 @@ class _PassGraph:
     def __init__(self, device: torch.device, shapes: Shapes) -> None:
         self._device, self._shapes = device, shapes
         self._upload = StaticUpload(device)
-        self._recorded: Recorded[LogprobStats] | None = None
+        self.recorded: Recorded[LogprobStats] | None = None
 
     def record(self, tree: PrefixTree, scored: Scored, record: Record) -> LogprobStats:
         """Compute a tree's pass, then record it."""
@@ -95,20 +96,20 @@ class _PassGraph:
             if len(self._shapes) == known:
                 break
             self._upload = StaticUpload(self._device)  # the schedule of a new shape was not among the tables
-        self._recorded = record(lambda: scored(prepared, targets))
+        self.recorded = record(lambda: scored(prepared, targets))
         return stats
 
     def replay(self, tree: PrefixTree) -> LogprobStats | None:
         """Compute another tree's pass, or return None if its tables do not fit."""
-        assert self._recorded is not None
+        assert self.recorded is not None
         self._upload.again()
         try:
             self._prepared(tree)
             self._upload.send()
         except MisfitError:
             return None
-        self._recorded.replay()
-        return self._recorded.result
+        self.recorded.replay()
+        return self.recorded.result
 
     def _prepared(self, tree: PrefixTree) -> tuple[PreparedPass, Uploaded]:
         targets = self._upload.add(tree.targets)

@@ -14,12 +14,13 @@ from fastreader.ops.dispatch import choose
 from fastreader.ops.linear import cpu
 from fastreader.ops.linear.cpu import PackedWeight
 from fastreader.ops.linear.reference import linear_reference
-from fastreader.ops.linear.torch_impl import linear_add_cuda, linear_torch
+from fastreader.ops.linear.torch_impl import linear_add_cuda, linear_half, linear_torch
 from fastreader.ops.operands import check_activation, check_operands
 from fastreader.ops.pointwise import gate
 
 Products = Literal["bf16", "bf16x3", "float32", "int16", "torch"]
 PRODUCTS: tuple[Products, ...] = get_args(Products)
+ROUNDED = {"gated": True, "heads": True}
 
 
 def prepare(weight: Tensor, precision: str) -> Tensor | PackedWeight:
@@ -84,6 +85,26 @@ def linear(
     return (linear_reference if chosen == "reference" else linear_torch)(input, stored, bias, precision)
 
 
+def linear_rounded(
+    input: Tensor, weight: Tensor | PackedWeight, bias: Tensor | None = None, *, precision: str = "bf16"
+) -> Tensor:
+    """Compute `linear`, rounded to bfloat16 where a GPU multiplies in bfloat16.
+
+    A pass of a small reader moves more bytes than it multiplies, and half of them are float32 results that the next
+    kernel rounds.
+
+    Args:
+        input, weight, bias, precision: see `linear`, which raises the same errors.
+
+    Returns:
+        [T, F] in bfloat16, or as `linear` returns it.
+    """
+    if precision != "bf16" or bias is not None or not triton_support.on_gpu(input.device):
+        return linear(input, weight, bias, precision=precision)
+    stored, _ = _check(input, weight, bias, precision)
+    return linear_half(input, stored)
+
+
 def linear_add(
     sum: Tensor, input: Tensor, weight: Tensor | PackedWeight, bias: Tensor | None = None, *, precision: str = "bf16"
 ) -> None:
@@ -142,7 +163,8 @@ def linear_gated(
             input, weight.data, width, bias, activation, bf16, *weight.layout
         )
         return out
-    gates, up = linear(input, weight, bias, precision=precision).chunk(2, dim=1)
+    product = linear_rounded if bf16 and ROUNDED["gated"] else linear
+    gates, up = product(input, weight, bias, precision=precision).chunk(2, dim=1)
     return gate(gates, up, activation, bf16=bf16)
 
 

@@ -32,6 +32,11 @@ def linear_torch(input: Tensor, weight: Tensor, bias: Tensor | None, precision: 
     return F.linear(input, weight.to(input.dtype), None if bias is None else bias.to(input.dtype))
 
 
+def linear_half(input: Tensor, weight: Tensor) -> Tensor:
+    """Return ``input @ weight.T`` [T, F] in bfloat16, of bfloat16 operands whose products are added in float32."""
+    return torch.mm(input.bfloat16(), weight.bfloat16().T)
+
+
 def linear_add_cuda(sum: Tensor, input: Tensor, weight: Tensor, precision: str) -> None:
     """Add ``input @ weight.T`` to `sum` [T, F] float32 by products of bfloat16 operands, all on CUDA.
 

@@ -16,6 +16,7 @@ from fastreader.ops.operands import check_activation, check_operands, name_of
 from fastreader.ops.pointwise import reference, torch_impl
 
 _DTYPES = (torch.float32, torch.float64)
+_OF_PRODUCTS = (*_DTYPES, torch.bfloat16)  # what a product returns, which rotary and gate take as it is
 
 
 def rms_norm(input: Tensor, weight: Tensor, epsilon: float, *, bf16: bool = False, impl: str = "auto") -> Tensor:
@@ -52,8 +53,9 @@ def rotary(
     """Turn the first R of D features by their angles, first half against second (Su et al. 2021, eq. 34).
 
     Args:
-        input: [T, H, D], float32 or float64; tokens and heads may be strided.
-        cosine, sine: [T, R] of input's type, R even and at most D; features beyond R pass unchanged.
+        input: [T, H, D], float32, float64, or bfloat16 (computed in float32); tokens and heads may be strided.
+        cosine, sine: [T, R] of input's type (float32 for bfloat16), R even and at most D; features beyond R pass
+            unchanged.
         heads: number of heads to turn; later ones (values next to queries and keys) pass unchanged. None turns all.
         bf16, impl: see `rms_norm`, which raises the same errors.
 
@@ -70,6 +72,8 @@ def rotary(
             f"{list(input.shape)}, {list(cosine.shape)} and {list(sine.shape)}"
         )
     operands = {"input": input, "cosine": cosine, "sine": sine}
+    if input.dtype == torch.bfloat16:
+        check_operands("rotary", {"cosine": cosine, "sine": sine}, (torch.float32,))
     if heads is None or heads == input.shape[1]:
         return _run("rotary", impl, bf16, (input, cosine, sine), **operands)
     chosen = _chosen("rotary", impl, operands)
@@ -86,7 +90,7 @@ def gate(gate: Tensor, up: Tensor, activation: str, *, bf16: bool = False, impl:
     """Compute ``activation(gate) * up`` (Shazeer 2020, eq. 5).
 
     Args:
-        gate, up: [T, F], float32 or float64; rows may be strided.
+        gate, up: [T, F], float32, float64, or bfloat16 (computed in float32); rows may be strided.
         activation: "silu" or "gelu_tanh" (the tanh approximation of GELU).
         bf16, impl: see `rms_norm`, which raises the same errors.
 
@@ -103,6 +107,8 @@ def _run(op: str, impl: str, bf16: bool, arguments: tuple[Any, ...], **operands:
     """Check the operands, and run the implementation that serves the call."""
     chosen = _chosen(op, impl, operands)
     out: Tensor
+    if chosen != "triton" and arguments[0].dtype == torch.bfloat16:
+        arguments = tuple(each.float() if isinstance(each, Tensor) else each for each in arguments)
     if chosen == "cpu":
         out = getattr(torch.ops.fastreader, op)(*arguments, bf16, extension.instruction_set())
         return out
@@ -125,13 +131,14 @@ def _chosen(op: str, impl: str, operands: dict[str, Tensor]) -> str:
             like += operand.dtype, operand.device
         if (known := SERVED.get(like)) is not None:
             return known
-    if first.dtype not in _DTYPES:
-        check_operands(op, {name: first}, _DTYPES)
-    check_operands(op, operands)
+    dtypes = _DTYPES if op == "rms_norm" else _OF_PRODUCTS
+    if first.dtype not in dtypes:
+        check_operands(op, {name: first}, dtypes)
+    check_operands(op, operands, () if op == "rotary" and first.dtype == torch.bfloat16 else None)
 
     def why_not_triton() -> str | None:
         why = triton_support.why_not(first)
-        return why if why or first.dtype == torch.float32 else f"it takes float32, got {name_of(first.dtype)}"
+        return why if why or first.dtype != torch.float64 else f"it takes no {name_of(first.dtype)}"
 
     chosen = choose(op, impl, first, cpu=partial(extension.why_not, first, (torch.float32,)), triton=why_not_triton)
     if like is not None:

@@ -1,5 +1,5 @@
 # mypy: allow-untyped-decorators, allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls
-"""rms_norm, rotary and gate in Triton: float32 in, float32 or bfloat16 out, each value read and written once.
+"""rms_norm, rotary and gate in Triton: computed in float32, each value read and written once.
 
 PyTorch takes six to eight kernels for each, and every one of them moves the whole tensor. Widths and heads are
 specialised, since a model fixes them; the number of tokens is not.
@@ -77,8 +77,8 @@ def rotary_kernel(
     p_in = input_ptr + (o_t * stride_token + o_h * stride_head)[:, None] + o_d[None, :]
     p_angle = (o_t * (2 * HALF))[:, None] + o_d[None, :]
     p_out = out_ptr + (o_r * SIZE)[:, None] + o_d[None, :]
-    b_low = tl.load(p_in, mask=m_rd, other=0.0)  # [R, D']
-    b_high = tl.load(p_in + HALF, mask=m_rd, other=0.0)  # [R, D']
+    b_low = tl.load(p_in, mask=m_rd, other=0.0).to(tl.float32)  # [R, D']
+    b_high = tl.load(p_in + HALF, mask=m_rd, other=0.0).to(tl.float32)  # [R, D']
     m_angle = m_rd if TURNED == HEADS else m_rd & (o_h < TURNED)[:, None]  # [R, D'], else the angle is 0
     b_cosine = tl.load(cosine_ptr + p_angle, mask=m_angle, other=1.0)  # [R, D']
     b_sine = tl.load(sine_ptr + p_angle, mask=m_angle, other=0.0)  # [R, D']
@@ -109,8 +109,8 @@ def gate_kernel(
     o_t = tl.program_id(0).to(tl.int64)
     o_f = tl.program_id(1) * BLOCK_F + tl.arange(0, BLOCK_F)  # [F]
     m_f = o_f < WIDTH  # [F]
-    b_gate = tl.load(gate_ptr + o_t * stride_gate + o_f, mask=m_f, other=0.0)  # [F]
-    b_up = tl.load(up_ptr + o_t * stride_up + o_f, mask=m_f, other=0.0)  # [F]
+    b_gate = tl.load(gate_ptr + o_t * stride_gate + o_f, mask=m_f, other=0.0).to(tl.float32)  # [F]
+    b_up = tl.load(up_ptr + o_t * stride_up + o_f, mask=m_f, other=0.0).to(tl.float32)  # [F]
     b_inner = b_gate if SILU else _GELU * (b_gate + 0.044715 * b_gate * b_gate * b_gate)  # [F]
     b_out = b_gate * _sigmoid(b_inner) * b_up
     tl.store(out_ptr + o_t * WIDTH + o_f, b_out.to(out_ptr.dtype.element_ty), mask=m_f)
