@@ -166,8 +166,8 @@ class Attention:
         longest = int(lengths.max())
         query, key, value = (t[index] for t in (self.query, self.key, self.value))
 
-        if importlib.util.find_spec("flash_attn") is not None:
-            from flash_attn import flash_attn_varlen_func
+        if flash.engine()[0] == "flash-attn":
+            from flash_attn.flash_attn_interface import flash_attn_varlen_func
 
             def call() -> Tensor:
                 return flash_attn_varlen_func(

@@ -24,10 +24,8 @@ from gpu_workloads import SEQUENCES
 from fastreader.core.tree import PrefixTree
 from fastreader.models.passes.cuda_graphs import VARIABLE
 from fastreader.models.tree_model import TreeModel
-from fastreader.ops.linear import ROUNDED
 
 os.environ[VARIABLE] = "0"  # so that "packed" and "launched" are launched one by one
-WAYS = {"": (False, False), ", rounded gates": (True, False), ", rounded gates and heads": (True, True)}
 
 
 class Passes:
@@ -55,18 +53,16 @@ class Passes:
         self.rows.write(suite="path", case=case, way=model.forward_path, why=model.why_not_graphs)
         return model
 
-    def passes(self, model: TreeModel, workload: str, rounds: int, note: str = "") -> None:
+    def passes(self, model: TreeModel, workload: str, rounds: int) -> None:
         """Time the ways of a workload."""
         sequences = SEQUENCES[workload]()
         floor = bench_pass.pass_floor(PrefixTree.build(sequences), self.own.config, self.rates)
         case = f"{workload}, {model.precision}"
         for way, call in bench_pass.ways_of(model, self.own, sequences, beside=False).items():
-            if note and way != "packed, CUDA graph":
-                continue
 
             def go(way: str = way, call: Callable[[], Any] = call) -> None:
                 seconds = self.seconds_of(call, rounds)
-                self.add(bench_pass.row("passes", self.name, case, way + note, seconds, floor))
+                self.add(bench_pass.row("passes", self.name, case, way, seconds, floor))
 
             self.rows.attempt(f"{case}, {self.name}: {way}", go)
 
@@ -92,9 +88,7 @@ class Passes:
         del wide
         found = {"transformers, bfloat16": plain}
         for precision, model in models.items():
-            for note, (gated, heads) in WAYS.items() if precision == "fast" else [("", (False, False))]:
-                ROUNDED.update(gated=gated, heads=heads)
-                found[precision + note] = model.score(tree).logprob.double().cpu().numpy()[tree.pairs]
+            found[precision] = model.score(tree).logprob.double().cpu().numpy()[tree.pairs]
         for way, logprobs in found.items():
             error = np.abs(logprobs - truth)
             mean, largest = float(error.mean()), float(error.max())
@@ -114,10 +108,8 @@ class Passes:
         """Time everything of a model."""
         fast = self.rows.attempt(f"fast, {self.name}", lambda: self.model("fast"))
         if fast is not None:
-            for note, (gated, heads) in WAYS.items():
-                ROUNDED.update(gated=gated, heads=heads)
-                for workload in workloads if not note else workloads[:1]:
-                    self.passes(fast, workload, rounds, note)
+            for workload in workloads:
+                self.passes(fast, workload, rounds)
             for count in (1, 24):
                 step = lambda n=count: bench_pass.bench_steps(self, fast, self.own, self.name, n, self.rates)  # noqa: E731
                 self.rows.attempt(f"steps of {count}, {self.name}", step)

@@ -318,10 +318,10 @@ def pointwise_cases(target: int, dtype: torch.dtype, width: int = 4096, size: in
         constants = {"HEADS": 8, "TURNED": 8, "SIZE": size, "HALF": half}
         constants |= {"BLOCK_R": rows, "BLOCK_HALF": block, "BLOCK_REST": rest}
         yield Case(name, pointwise.rotary_kernel, target, dtype, False, False, types, constants, {"num_warps": 4})
-    types = dict.fromkeys(("gate_ptr", "up_ptr"), "*fp32") | out
-    for silu in (True, False):
+    for given, silu in itertools.product(("fp32", "bf16"), (True, False)):
+        types = dict.fromkeys(("gate_ptr", "up_ptr"), f"*{given}") | out
         constants = {"WIDTH": width, "SILU": silu, "BLOCK_F": pointwise.gate_tile(width)}
-        name = f"gate-{width}-{'silu' if silu else 'gelu'}"
+        name = f"gate-{width}-{'silu' if silu else 'gelu'}" + ("" if given == "fp32" else "-of-bf16")
         yield Case(name, pointwise.gate_kernel, target, dtype, False, False, types, constants, {"num_warps": 4})
 
 

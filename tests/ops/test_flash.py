@@ -115,3 +115,34 @@ def test_subtrees_that_are_none() -> None:
 def test_status_names_the_engine() -> None:
     (found,) = [each for each in serving()["tree_attention"] if each.implementation == "flash"]
     assert "PyTorch's FlashAttention-2" in found.why
+
+
+@pytest.mark.parametrize(
+    ("installed", "name"),
+    [
+        ((), "PyTorch's FlashAttention-2"),
+        (("flash_attn",), "PyTorch's FlashAttention-2"),  # flash-attn-4 has such a package
+        (("flash_attn", "flash_attn.flash_attn_interface"), "flash-attn"),
+        (("fa3_fwd_interface",), "FlashAttention-3, bfloat16 only"),
+    ],
+)
+def test_the_engine_is_what_is_installed(
+    installed: tuple[str, ...], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def find(module: str) -> object | None:
+        if "." in module and module.partition(".")[0] not in installed:
+            raise ModuleNotFoundError(module)
+        return object() if module in installed else None
+
+    monkeypatch.setattr(flash.importlib.util, "find_spec", find)
+    assert flash.engine.__wrapped__()[0] == name
+
+
+def test_a_wheel_without_float16_refuses_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flash.triton_support, "on_gpu", lambda device: True)
+    monkeypatch.setattr(flash, "engine", lambda: (flash._ONLY_BFLOAT16, standin))
+    query = torch.zeros(2, 1, 64)
+    assert flash.why_not(query.bfloat16(), query.bfloat16()) is None
+    assert "bfloat16 only" in flash.why_not(query.half(), query.half())
+    narrow = torch.zeros(2, 1, 12).bfloat16()
+    assert "multiple of 8" in flash.why_not(narrow, narrow)

@@ -70,6 +70,14 @@ def test_gate(rows: int, size: int, activation: str) -> None:
     torch.testing.assert_close(rounded.double(), want, rtol=UNIT, atol=2e-6)
 
 
+@pytest.mark.parametrize("impl", ["triton", "torch", "reference"])
+def test_gate_of_bfloat16_is_computed_in_float32(impl: str) -> None:
+    x, up = (each.bfloat16() for each in halves_of(37, 83))
+    got = gate(x, up, "silu", impl=impl)
+    assert got.dtype == torch.float32
+    torch.testing.assert_close(got.double(), gated(x, up, "silu"), rtol=4e-6, atol=2e-6)
+
+
 def test_float64_is_not_for_triton() -> None:
     x, weight = random(4, 6).double(), random(6, seed=1).double()
     with pytest.raises(UnsupportedImplementationError, match="float64"):

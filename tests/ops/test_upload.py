@@ -54,6 +54,14 @@ def test_another_layout_does_not_fit(array: np.ndarray) -> None:
         upload.add(array)
 
 
+@pytest.mark.parametrize("array", [np.zeros((5, 2), np.int32)[:, 1], np.zeros(0, np.int64), np.zeros((3, 0), np.int32)])
+def test_strided_and_empty_arrays_arrive(array: np.ndarray) -> None:
+    upload = Upload(META)
+    there, after = upload.add(array), upload.add(np.arange(3))
+    assert there.get().shape == array.shape and there.get().dtype == torch.from_numpy(array).dtype
+    assert after.get().shape == (3,)
+
+
 def test_more_rows_or_arrays_than_there_is_room_for_do_not_fit() -> None:
     upload = StaticUpload(CPU)
     filled(upload, 1, 50)

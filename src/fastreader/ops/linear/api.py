@@ -20,7 +20,6 @@ from fastreader.ops.pointwise import gate
 
 Products = Literal["bf16", "bf16x3", "float32", "int16", "torch"]
 PRODUCTS: tuple[Products, ...] = get_args(Products)
-ROUNDED = {"gated": True, "heads": True}
 
 
 def prepare(weight: Tensor, precision: str) -> Tensor | PackedWeight:
@@ -85,26 +84,6 @@ def linear(
     return (linear_reference if chosen == "reference" else linear_torch)(input, stored, bias, precision)
 
 
-def linear_rounded(
-    input: Tensor, weight: Tensor | PackedWeight, bias: Tensor | None = None, *, precision: str = "bf16"
-) -> Tensor:
-    """Compute `linear`, rounded to bfloat16 where a GPU multiplies in bfloat16.
-
-    A pass of a small reader moves more bytes than it multiplies, and half of them are float32 results that the next
-    kernel rounds.
-
-    Args:
-        input, weight, bias, precision: see `linear`, which raises the same errors.
-
-    Returns:
-        [T, F] in bfloat16, or as `linear` returns it.
-    """
-    if precision != "bf16" or bias is not None or not triton_support.on_gpu(input.device):
-        return linear(input, weight, bias, precision=precision)
-    stored, _ = _check(input, weight, bias, precision)
-    return linear_half(input, stored)
-
-
 def linear_add(
     sum: Tensor, input: Tensor, weight: Tensor | PackedWeight, bias: Tensor | None = None, *, precision: str = "bf16"
 ) -> None:
@@ -145,7 +124,7 @@ def linear_gated(
     Args:
         input, weight, bias, precision: see `linear`, with F even; the gate's rows of the weight come first.
         activation: one of `fastreader.ops.pointwise.ACTIVATIONS`.
-        bf16: round the result to bfloat16.
+        bf16: round the result to bfloat16; on a GPU, with precision "bf16" and no bias, g and u are rounded too.
 
     Returns:
         [T, F / 2] in float32 (float64 for a float64 input), or bfloat16.
@@ -163,8 +142,14 @@ def linear_gated(
             input, weight.data, width, bias, activation, bf16, *weight.layout
         )
         return out
-    product = linear_rounded if bf16 and ROUNDED["gated"] else linear
-    gates, up = product(input, weight, bias, precision=precision).chunk(2, dim=1)
+    # A GPU moves float32 results about as long as it multiplies, and what they gate is rounded to bfloat16 anyway.
+    half = bf16 and precision == "bf16" and bias is None and triton_support.on_gpu(input.device)
+    if half:
+        stored, _ = _check(input, weight, bias, precision)
+        product = linear_half(input, stored)
+    else:
+        product = linear(input, weight, bias, precision=precision)
+    gates, up = product.chunk(2, dim=1)
     return gate(gates, up, activation, bf16=bf16)
 
 

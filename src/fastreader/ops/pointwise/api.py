@@ -16,7 +16,7 @@ from fastreader.ops.operands import check_activation, check_operands, name_of
 from fastreader.ops.pointwise import reference, torch_impl
 
 _DTYPES = (torch.float32, torch.float64)
-_OF_PRODUCTS = (*_DTYPES, torch.bfloat16)  # what a product returns, which rotary and gate take as it is
+_GATED = (*_DTYPES, torch.bfloat16)
 
 
 def rms_norm(input: Tensor, weight: Tensor, epsilon: float, *, bf16: bool = False, impl: str = "auto") -> Tensor:
@@ -53,9 +53,8 @@ def rotary(
     """Turn the first R of D features by their angles, first half against second (Su et al. 2021, eq. 34).
 
     Args:
-        input: [T, H, D], float32, float64, or bfloat16 (computed in float32); tokens and heads may be strided.
-        cosine, sine: [T, R] of input's type (float32 for bfloat16), R even and at most D; features beyond R pass
-            unchanged.
+        input: [T, H, D], float32 or float64; tokens and heads may be strided.
+        cosine, sine: [T, R] of input's type, R even and at most D; features beyond R pass unchanged.
         heads: number of heads to turn; later ones (values next to queries and keys) pass unchanged. None turns all.
         bf16, impl: see `rms_norm`, which raises the same errors.
 
@@ -72,8 +71,6 @@ def rotary(
             f"{list(input.shape)}, {list(cosine.shape)} and {list(sine.shape)}"
         )
     operands = {"input": input, "cosine": cosine, "sine": sine}
-    if input.dtype == torch.bfloat16:
-        check_operands("rotary", {"cosine": cosine, "sine": sine}, (torch.float32,))
     if heads is None or heads == input.shape[1]:
         return _run("rotary", impl, bf16, (input, cosine, sine), **operands)
     chosen = _chosen("rotary", impl, operands)
@@ -131,10 +128,10 @@ def _chosen(op: str, impl: str, operands: dict[str, Tensor]) -> str:
             like += operand.dtype, operand.device
         if (known := SERVED.get(like)) is not None:
             return known
-    dtypes = _DTYPES if op == "rms_norm" else _OF_PRODUCTS
+    dtypes = _GATED if op == "gate" else _DTYPES
     if first.dtype not in dtypes:
         check_operands(op, {name: first}, dtypes)
-    check_operands(op, operands, () if op == "rotary" and first.dtype == torch.bfloat16 else None)
+    check_operands(op, operands)
 
     def why_not_triton() -> str | None:
         why = triton_support.why_not(first)

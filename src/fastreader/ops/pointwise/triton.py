@@ -77,8 +77,8 @@ def rotary_kernel(
     p_in = input_ptr + (o_t * stride_token + o_h * stride_head)[:, None] + o_d[None, :]
     p_angle = (o_t * (2 * HALF))[:, None] + o_d[None, :]
     p_out = out_ptr + (o_r * SIZE)[:, None] + o_d[None, :]
-    b_low = tl.load(p_in, mask=m_rd, other=0.0).to(tl.float32)  # [R, D']
-    b_high = tl.load(p_in + HALF, mask=m_rd, other=0.0).to(tl.float32)  # [R, D']
+    b_low = tl.load(p_in, mask=m_rd, other=0.0)  # [R, D']
+    b_high = tl.load(p_in + HALF, mask=m_rd, other=0.0)  # [R, D']
     m_angle = m_rd if TURNED == HEADS else m_rd & (o_h < TURNED)[:, None]  # [R, D'], else the angle is 0
     b_cosine = tl.load(cosine_ptr + p_angle, mask=m_angle, other=1.0)  # [R, D']
     b_sine = tl.load(sine_ptr + p_angle, mask=m_angle, other=0.0)  # [R, D']

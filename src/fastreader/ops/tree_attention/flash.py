@@ -26,9 +26,10 @@ _MAX_SIZE = 256
 # Names and modules: the first one that is installed is used; the wheel fa3-fwd has another module.
 _PACKAGES = (
     ("FlashAttention-3", "flash_attn_interface"),
-    ("FlashAttention-3", "fa3_fwd_interface"),
-    ("flash-attn", "flash_attn"),
+    ("FlashAttention-3, bfloat16 only", "fa3_fwd_interface"),
+    ("flash-attn", "flash_attn.flash_attn_interface"),  # flash-attn-4 has a package flash_attn without it
 )
+_ONLY_BFLOAT16 = _PACKAGES[1][0]
 # Attention of ranges: query [N, Hq, D], key and value [M, Hk, D], the tables of the ranges and the scale
 # -> output [N, Hq, D], log-sum-exps [Hq, N].
 Engine = Callable[[Tensor, Tensor, Tensor, "Tables", float], tuple[Tensor, Tensor]]
@@ -72,9 +73,16 @@ def _package(module: str) -> Engine:
 def engine() -> tuple[str, Engine]:
     """Return the name of the engine that serves on CUDA, and the engine: FlashAttention-3, flash-attn or PyTorch's."""
     for name, module in _PACKAGES:
-        if importlib.util.find_spec(module) is not None:
+        if _is_there(module):
             return name, _package(module)
     return "PyTorch's FlashAttention-2", _torch
+
+
+def _is_there(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # the package around it
+        return False
 
 
 def why_not(query: Tensor, value: Tensor, plan: AttentionPlan | None = None, **asked: Any) -> str | None:
@@ -90,8 +98,9 @@ def why_not(query: Tensor, value: Tensor, plan: AttentionPlan | None = None, **a
             return f"FlashAttention's log-sum-exps over parts of the keys take no {name}"
     if (why := _why_not_here(query)) is not None:
         return why
-    if value.shape[2] != query.shape[2] or query.shape[2] > _MAX_SIZE:
-        return f"it takes keys and values of one size up to {_MAX_SIZE}, got {query.shape[2]} and {value.shape[2]}"
+    if value.shape[2] != query.shape[2] or query.shape[2] > _MAX_SIZE or query.shape[2] % 8:
+        sizes = f"{query.shape[2]} and {value.shape[2]}"
+        return f"it takes keys and values of one size, a multiple of 8 up to {_MAX_SIZE}, got {sizes}"
     if plan is not None and len(plan.cascade) > MAX_LEVELS + 1:
         return f"its cost grows with each level of chains; it takes {MAX_LEVELS}, got {len(plan.cascade) - 1}"
     return None
@@ -103,6 +112,8 @@ def _why_not_here(query: Tensor) -> str | None:
         return f"it needs a CUDA device, got {query.device}"
     if query.dtype not in (torch.float16, torch.bfloat16):
         return f"it takes float16 or bfloat16, got {name_of(query.dtype)}"
+    if query.dtype == torch.float16 and engine()[0] == _ONLY_BFLOAT16:
+        return f"this wheel of {_ONLY_BFLOAT16.split(',')[0]} takes bfloat16 only, got float16"
     return None
 
 

@@ -13,7 +13,6 @@ from fastreader.models.passes.attention import attention_forward
 from fastreader.models.passes.query_temperature import TEMPERATURE
 from fastreader.models.rewriting.fused.parts import JoinedLinear, UpcastLinear
 from fastreader.ops import triton_support
-from fastreader.ops.linear import ROUNDED
 from fastreader.ops.pointwise import rotary
 
 Angles = tuple[Tensor, Tensor]
@@ -64,7 +63,7 @@ class FusedAttention(nn.Module):
         together = self.projections.joined and self.norms == "none" and self.rotates
         if together and angles is not None and triton_support.on_gpu(rows.device):
             # One kernel turns queries and keys and casts values.
-            heads = self.projections.whole(rows, bf16 and ROUNDED["heads"]).view(len(rows), -1, self.head_dim)
+            heads = self.projections.whole(rows).view(len(rows), -1, self.head_dim)
             turned = self.heads + self.key_heads
             heads = rotary(heads, angles[0][0], angles[1][0], heads=turned, bf16=bf16)
             query, key, value = heads.split_with_sizes([self.heads, self.key_heads, self.key_heads], dim=1)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from fastreader.models.machine.chunking import map_chunks
 from fastreader.ops import triton_support
 from fastreader.ops.decoder_layer import Weight
-from fastreader.ops.linear import BlockTensor, PackedWeight, linear, linear_add, linear_gated, linear_rounded, prepare
+from fastreader.ops.linear import BlockTensor, PackedWeight, linear, linear_add, linear_gated, prepare
 from fastreader.ops.linear.blocks import can_join, join
 from fastreader.ops.linear.cpu import concatenate
 from fastreader.ops.pointwise import gate, rms_norm
@@ -174,10 +174,9 @@ class JoinedLinear(nn.Module):
         """Whether one product serves all layers."""
         return len(self._weights) == 1
 
-    def whole(self, rows: Tensor, rounded: bool = False) -> Tensor:
-        """Map [T, E] to the results of all joined layers next to each other, [T, sum of F], see `linear_rounded`."""
-        product = linear_rounded if rounded else linear
-        return product(rows, self._weights[0], self._biases[0], precision=self.precision)
+    def whole(self, rows: Tensor) -> Tensor:
+        """Map [T, E] to the results of all joined layers next to each other, [T, sum of F]."""
+        return linear(rows, self._weights[0], self._biases[0], precision=self.precision)
 
     def forward(self, rows: Tensor) -> list[Tensor]:
         """Map [T, E] to [T, F] for each layer, which may be views of one tensor."""
