@@ -5,7 +5,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 MODEL := smollm2-135m
 ENCODER := all-minilm-l6-v2
-GPU_ROWS := benchmarks/results/gpu.jsonl
+GPU_OUT := build/gpu
 # Integrations that are too heavy for every run of the tests, in a separate environment: test-integrations.
 FRAMEWORKS := build/integrations
 # The C++ kernels alone, without torch, and a program that compares them with plain loops.
@@ -34,7 +34,7 @@ help:
 	@echo "make bench-ops  the operators against their alternatives"
 	@echo "make bench-eor  learning and counting votes"
 	@echo "make compile-report   registers, memory and instructions of every Triton kernel, in build/compile-report.md"
-	@echo "make bench-gpu  on a CUDA device, in 9 minutes: kernels, whole passes, its tests"
+	@echo "make bench-gpu  on a CUDA device, in 10 minutes: its tests, passes, kernels, into build/gpu"
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -154,10 +154,7 @@ bench-eor: $(VENV)/.developing
 
 # Each part ends by itself before `timeout` ends it; rows are written as they are measured.
 bench-gpu: $(VENV)/.developing
-	-timeout 130 $(BIN)/python benchmarks/gpu/bench_ops.py --alone --seconds 100 --results $(GPU_ROWS)
-	-timeout 240 $(BIN)/python benchmarks/gpu/bench_pass.py --seconds 200 --results $(GPU_ROWS)
-	-$(BIN)/python benchmarks/gpu/gpu_report.py $(GPU_ROWS) --picture $(GPU_ROWS:.jsonl=.svg)
-	timeout 150 $(BIN)/python -m pytest -q -m gpu tests/gpu
+	PYTHON=$(BIN)/python OUT=$(GPU_OUT) bash benchmarks/gpu/device.sh
 
 clean:
 	rm -rf $(VENV) build .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks

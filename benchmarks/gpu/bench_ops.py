@@ -12,7 +12,6 @@ they are measured, since compiling FlexAttention can take minutes.
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import itertools
 import statistics
 from collections.abc import Callable, Iterator

@@ -114,7 +114,7 @@ class Kernels:
             timed(str(tuple(config)), lambda config=config: strided.configured(config))  # type: ignore[misc]
 
     def logprob(self, rows: int, model: str, tune: bool = False) -> None:
-        """Time log-probabilities of one target a row, beside those of full logits and the product alone."""
+        """Time log-probabilities of one target a row, and with them full logits and the product alone."""
         shape = SHAPES[model]
         torch.manual_seed(0)
         hidden = torch.randn(rows, shape.width, device="cuda", dtype=torch.bfloat16)
@@ -156,7 +156,7 @@ def beyond(difference: Tensor, limit: float) -> float | None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tune", action="store_true", help="configurations around the pinned ones")
-    parser.add_argument("--recurrent", action="store_true", help="recurrences beside PyTorch's")
+    parser.add_argument("--recurrent", action="store_true", help="recurrences and PyTorch's")
     parser.add_argument("--seconds", type=float, default=100.0, help="begin nothing after these")
     a = parser.parse_args()
     rows = DeviceRows(a.seconds)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -73,15 +72,3 @@ class Rows:
         if self._path is not None:
             with self._path.open("a") as file:
                 file.write(json.dumps(self._about | {"time": time.time()} | asdict(row)) + "\n")
-
-
-def read(path: Path) -> Iterator[tuple[dict[str, Any], Row]]:
-    """Yield (its run's device and versions, row) for each row of a file. A line cut off at the end is left out."""
-    lines = path.read_text().splitlines(keepends=True)
-    for line in lines:
-        if not line.endswith("\n"):
-            continue
-        values = json.loads(line)
-        if "suite" in values:  # rows of earlier benchmarks have another form
-            fields = {name: values.pop(name) for name in Row.__dataclass_fields__}
-            yield values, Row(**fields)

@@ -175,7 +175,7 @@ def flash():
         tree_attention(query, key, value, subtree_end, scale=0.125, plan=plan, return_lse=True, impl=i)
         for i in ("flash", "triton")
     ]
-    near(f"{engine()[0]} beside ours", got[0][0], got[1][0], 0.02)
+    near(f"{engine()[0]} and ours", got[0][0], got[1][0], 0.02)
     near("lse", got[0][1], got[1][1], 1e-3)
 
 

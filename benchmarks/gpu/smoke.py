@@ -1,4 +1,4 @@
-"""Launch every kind of kernel once, each in a process of its own: a device's first run shows here which do not work."""
+"""Launch every kind of kernel once, each in a separate process: which ones do not work on a device shows here first."""
 
 from __future__ import annotations
 

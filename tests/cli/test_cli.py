@@ -135,6 +135,7 @@ def test_models_and_info(tmp_path):
     assert "smollm2-135m" in run("models", "path", "nonesuch", *cache, expect=2).stderr
     facts = json.loads(run("info", "--format", "json").stdout)
     assert facts["version"]["torch"] and any("tree_attention" in name for name in facts["operators"])
+    assert "H200" in facts["on GPUs"]["kernels, passes, generation"]
     printed = run("info").stdout
     assert "tree_attention" in printed and "decoder_layer_in, decoder_layer_out" in printed
 

@@ -13,7 +13,7 @@ from helpers.support import one_by_one, tiny_llama
 from recorded import Graphs
 
 from fastreader.core.tree import PrefixTree
-from fastreader.models.passes import pass_graphs
+from fastreader.models.passes import cuda_graphs, pass_graphs
 from fastreader.models.passes.packed_keys import PreparedPass
 from fastreader.models.passes.pass_graphs import PassGraphs, fill
 from fastreader.models.tree_model import TreeModel
@@ -163,3 +163,20 @@ def test_filled_trees(tokens: int) -> None:
         assert new.dtype == old.dtype and np.array_equal(new[: len(old)], old)
     assert (filled.parent[len(tree) :] == -1).all()
     assert np.array_equal(filled.subtree_end[len(tree) :], np.arange(len(tree), count) + 1)
+
+
+def test_without_memory_to_record_passes_are_launched(monkeypatch: pytest.MonkeyPatch) -> None:
+    recorder = cuda_graphs.recorder(torch.device("cuda"))
+
+    def full(self: object, function: object) -> None:
+        raise torch.OutOfMemoryError
+
+    monkeypatch.setattr(type(recorder), "_captured", full)
+    counted = Counted()
+    graphs = PassGraphs(torch.device("cpu"), {}, counted.scored, 1, recorder)
+    tree = tree_of(1)
+    assert graphs.score(tree) is None
+    with pytest.warns(UserWarning, match="no memory is left to record CUDA graphs"):
+        stats = graphs.score(tree)
+    assert stats is not None and np.array_equal(stats.logprob.numpy(), tree.targets.astype(np.float32))
+    assert graphs.score(tree) is not None and not graphs._graphs

@@ -52,6 +52,7 @@ def collect() -> dict[str, dict[str, str]]:
     from fastreader.data.files import cache_dir
     from fastreader.models.loading.packaged import PACKAGED, is_cached
     from fastreader.models.machine.arithmetic import PRECISIONS, cpu_flags, resolve
+    from fastreader.ops.serving import RAN_ON_GPUS
 
     chosen = {name: resolve("auto", "auto", name, torch.bfloat16) for name in PRECISIONS}
     arithmetic = chosen["fast"]
@@ -72,6 +73,7 @@ def collect() -> dict[str, dict[str, str]]:
             **{f"precision {name}": f"{found.products}: {found.reason}" for name, found in chosen.items()},
         },
         "operators": _operators(),
+        "on GPUs": RAN_ON_GPUS,
         "models": {
             "cache": str(cache_dir()),
             **{name: "pulled" if is_cached(name) else "not pulled" for name in PACKAGED},
