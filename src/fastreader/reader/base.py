@@ -62,6 +62,8 @@ class ReaderBase(PromptWriter, RelevanceCalls):
     def describe(self) -> dict[str, str]:
         """Return name, revision, device, dtype, precision, how it reads and writes, and the check that ran at load."""
         local_model = self.local_model
+        why = local_model.model.why_not_graphs if local_model.model.device.type == "cuda" else None
+        no_graphs = f"; no CUDA graphs: {why}" if why else ""
         return {
             "name": local_model.name,
             **({"revision": local_model.revision} if local_model.revision else {}),
@@ -69,7 +71,7 @@ class ReaderBase(PromptWriter, RelevanceCalls):
             "dtype": local_model.arithmetic.stored,
             "precision": local_model.arithmetic.precision,
             "products": local_model.arithmetic.products,
-            "forward": f"{local_model.model.forward_path}; writes {local_model.model.writing_path}",
+            "forward": f"{local_model.model.forward_path}; writes {local_model.model.writing_path}{no_graphs}",
             "check": local_model.check,
         }
 
