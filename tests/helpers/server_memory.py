@@ -48,6 +48,8 @@ BODIES = [
     ("/v1/chat/completions", filled(CHAT + "[", '{"type":"text","text":"a"}', "]}]}")),
     ("/v1/chat/completions", filled(CHAT + '"a"}],"chat_template_kwargs":{"a":[', '{"":0}', "]}}")),
     ("/v1/completions", filled('{"prompt":[', "1", "]}")),
+    ("/v1/completions", whole(prompt=list(range(10_000, 1_010_000)))),
+    ("/v1/completions", whole(prompt=list(range(10_000, 609_000)))),
     ("/v1/completions", filled('{"temperature":0,"max_tokens":1,"prompt":[', TOKENS, "]}")),
     ("/v1/completions", whole(prompt=PROMPTS, max_tokens=1)),
     ("/v1/completions", whole(prompt=PROMPTS, max_tokens=0, echo=True)),

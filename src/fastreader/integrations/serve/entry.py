@@ -20,7 +20,9 @@ _OPEN = ("/", "/health", "/openapi.json")  # without a key
 _PIECE = 1 << 16  # bytes of a response sent at once
 # Lists, objects and fields of a JSON body: each takes up to 30 times its characters in memory.
 _PARTS = 60_000
+_VALUES = 600_000  # of lists: a token id takes 36 bytes
 _PART = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|[\[{:]', re.DOTALL)
+_VALUE = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|,', re.DOTALL)
 _SMALL = 1 << 16  # bytes that a body may hold however many others there are
 
 
@@ -133,7 +135,8 @@ def _is_own(address: Sequence[Any] | None) -> bool:
 class BodyLimit:
     """Read each body up to a limit and pass it on whole, or answer 413 beyond it and 408 if it does not come.
 
-    A JSON body with more lists, objects and fields than any request needs is answered with 413 before it is parsed.
+    A JSON body with more lists, objects, fields and values than any request needs is answered with 413 before it is
+    parsed.
 
     Args:
         app: what answers requests.
@@ -169,8 +172,10 @@ class BodyLimit:
             await self._refuse(send, 429, "the bodies of other requests fill the server's memory; try again soon")
         elif status == 200 and json.detect_encoding(body) not in ("utf-8", "utf-8-sig"):
             await self._refuse(send, 400, "the body is not JSON: expected UTF-8")
-        elif status == 200 and _has_many_parts(body):
+        elif status == 200 and _has_more(body, _PARTS, b"[{:", _PART):
             await self._refuse(send, 413, f"the body has more than {_PARTS:,} lists, objects and fields")
+        elif status == 200 and _has_more(body, _VALUES, b",", _VALUE):
+            await self._refuse(send, 413, f"the body has more than {_VALUES:,} values in its lists")
         elif status == 200:
             messages = [{"type": "http.request", "body": bytes(body), "more_body": False}]
             del body
@@ -208,11 +213,12 @@ class BodyLimit:
         await _refuse(send, status, error_body(message, kind, code=status), (b"connection", b"close"))
 
 
-def _has_many_parts(body: bytearray) -> bool:
-    if sum(body.count(mark) for mark in b"[{:") <= _PARTS:
+def _has_more(body: bytearray, most: int, marks: bytes, pattern: re.Pattern[bytes]) -> bool:
+    """Return whether more than `most` marks are outside of a body's texts, which `pattern` finds as well as marks."""
+    if sum(body.count(mark) for mark in marks) <= most:
         return False
-    parts = (found for found in _PART.finditer(body) if body[found.start()] != ord('"'))
-    return next(islice(parts, _PARTS, None), None) is not None
+    parts = (found for found in pattern.finditer(body) if body[found.start()] != ord('"'))
+    return next(islice(parts, most, None), None) is not None
 
 
 async def _refuse(send: Any, status: int, body: bytes, header: tuple[bytes, bytes]) -> None:
