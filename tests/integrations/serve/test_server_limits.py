@@ -1,5 +1,6 @@
 """Bad bodies, keys, a full queue, clients that leave, and the end of the process."""
 
+import http.client
 import json
 import re
 import signal
@@ -97,6 +98,14 @@ def test_bodies_that_are_too_large(client):
     pieces = (large[i : i + 65536] for i in range(0, len(large), 65536))  # its length is not announced
     assert error_of(client.post("/rerank", content=pieces))["code"] == 413
     assert client.post("/rerank", json=RERANK).status_code == 200
+
+
+def test_a_client_that_sends_all_before_it_reads_sees_why(tiny_reader):
+    with serving(tiny_reader) as client:
+        plain = http.client.HTTPConnection(client.base_url.host, client.base_url.port)
+        plain.request("POST", "/rerank", b"x" * (9 << 20), {"Content-Type": "application/json"})
+        answer = plain.getresponse()
+        assert answer.status == 413 and "9,437,184 bytes, expected at most 2,097,152" in answer.read().decode()
 
 
 def test_a_body_that_does_not_come(tiny_reader):

@@ -23,6 +23,7 @@ _PARTS = 60_000
 _VALUES = 600_000  # of lists: a token id takes 36 bytes
 _PART = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|[\[{:]', re.DOTALL)
 _VALUE = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|,', re.DOTALL)
+_DROPPED = 16  # times its limit that a body is read and dropped
 _SMALL = 1 << 16  # bytes that a body may hold however many others there are
 
 
@@ -154,20 +155,22 @@ class BodyLimit:
         if scope["type"] != "http" or scope["method"] in ("GET", "HEAD"):
             await self._app(scope, receive, send)
             return
-        announced = dict(scope["headers"]).get(b"content-length", b"0")
-        if announced.isdigit() and int(announced) > self._most:
-            await self._refuse(send, 413, f"the body has {int(announced):,} bytes, expected at most {self._most:,}")
+        header = dict(scope["headers"]).get(b"content-length", b"0")
+        announced = int(header) if header.isdigit() else 0
+        if announced > _DROPPED * self._most:
+            await self._refuse(send, 413, f"the body has {announced:,} bytes, expected at most {self._most:,}")
             return
         body = bytearray()
         try:
-            status = await asyncio.wait_for(self._read(receive, body), self._seconds)
+            status = await asyncio.wait_for(self._read(receive, body, announced), self._seconds)
         except TimeoutError:
             await self._refuse(send, 408, f"the body did not come within {self._seconds:g} seconds")
             return
         finally:
             self._held -= len(body)
         if status == 413:
-            await self._refuse(send, 413, f"the body has more than {self._most:,} bytes")
+            has = f"{announced:,} bytes, expected at most" if announced else "more than"
+            await self._refuse(send, 413, f"the body has {has} {self._most:,}" + ("" if announced else " bytes"))
         elif status == 429:
             await self._refuse(send, 429, "the bodies of other requests fill the server's memory; try again soon")
         elif status == 200 and json.detect_encoding(body) not in ("utf-8", "utf-8-sig"):
@@ -185,28 +188,32 @@ class BodyLimit:
 
             await self._app(scope, replay, send)
 
-    async def _read(self, receive: Any, body: bytearray) -> int:
+    async def _read(self, receive: Any, body: bytearray, announced: int) -> int:
         """Read a body into `body`, and return the status to answer with, 0 if the client left.
 
         A body that has no room is read to its end and dropped, so that its client, which still sends, sees the answer.
         """
-        full = False
+        status, size = 413 if announced > self._most else 200, 0
         while True:
             message = await receive()
             if message["type"] == "http.disconnect":
                 return 0
             part = message.get("body", b"")
-            if len(body) + len(part) > self._most:
+            size += len(part)
+            if size > _DROPPED * self._most:
                 return 413
-            full = full or (len(body) + len(part) > _SMALL and self._held + len(part) > self._together)
-            if full:
-                self._held -= len(body)
-                body.clear()
-            else:
+            if status == 200 and size > self._most:
+                status = 413
+            if status == 200 and size > _SMALL and self._held + len(part) > self._together:
+                status = 429
+            if status == 200:
                 body += part
                 self._held += len(part)
+            else:
+                self._held -= len(body)
+                body.clear()
             if not message.get("more_body"):
-                return 429 if full else 200
+                return status
 
     async def _refuse(self, send: Any, status: int, message: str) -> None:
         kind = "overloaded_error" if status == 429 else "invalid_request_error"
