@@ -15,7 +15,7 @@ ARM64_CXX ?= aarch64-linux-gnu-g++
 ARM64_QEMU ?= qemu-aarch64 -L /usr/aarch64-linux-gnu
 INPUTS := pyproject.toml setup.py constraints.txt $(wildcard csrc/*)
 
-.PHONY: demo test test-integrations test-site lint audit fuzz faults sanitize kernels arm64 format docs bench compile-report bench-ops bench-eor bench-gpu model encoder clean help
+.PHONY: demo test test-integrations test-site lint audit fuzz faults sanitize kernels arm64 format docs bench compile-report bench-ops bench-eor bench-gpu gpu-standin model encoder clean help
 
 help:
 	@echo "make demo       what fastreader shows and does, in a minute, with the packaged reader"
@@ -35,6 +35,7 @@ help:
 	@echo "make bench-eor  learning and counting votes"
 	@echo "make compile-report   registers, memory and instructions of every Triton kernel, in build/compile-report.md"
 	@echo "make bench-gpu  on a CUDA device, in 10 minutes: its tests, passes, kernels, into build/gpu"
+	@echo "make gpu-standin TORCH=DIR TRITON=DIR   tests/gpu without a GPU, on PyTorch's CUDA build; alone, how to get it"
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -155,6 +156,12 @@ bench-eor: $(VENV)/.developing
 # Each part ends by itself before `timeout` ends it; rows are written as they are measured.
 bench-gpu: $(VENV)/.developing
 	PYTHON=$(BIN)/python OUT=$(GPU_OUT) bash benchmarks/gpu/device.sh
+
+# PyTorch's CUDA build on stand-ins for NVIDIA's libraries; without the folders it says how to get them. TESTS chooses
+# files, OTHERS names folders that come before these two.
+gpu-standin: $(if $(TORCH),$(VENV)/.developing)
+	$(if $(TORCH),$(BIN)/python,$(PYTHON)) tests/gpu/standin/run.py --torch "$(TORCH)" --triton "$(TRITON)" \
+		$(OTHERS:%=--others %) --jobs 2 $(TESTS)
 
 clean:
 	rm -rf $(VENV) build .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
