@@ -95,7 +95,7 @@ def test_a_folder_without_a_quantised_file_is_named(tmp_path, cache, model):
 
 
 def test_the_packaged_reader_has_the_integers_of_its_file(packaged_folder):
-    """By gguf's own names and values; llama.cpp keeps a pair of features that rotate together next to each other."""
+    """Its values and names are gguf's."""
     import gguf
 
     loaded = load(LoadOptions(PACKAGED, "cpu", "auto", "exact"))
@@ -108,7 +108,7 @@ def test_the_packaged_reader_has_the_integers_of_its_file(packaged_folder):
         tensor = stored.pop(names.get_name(name, try_suffixes=(".weight",)))
         values = parameter.plain() if isinstance(parameter, BlockTensor) else parameter.detach()
         count = heads.get(name.split(".")[-2])
-        if count is not None:
+        if count is not None:  # files keep the two features that rotate together next to each other
             values = values.unflatten(0, (count, 2, -1)).transpose(1, 2).reshape(values.shape)
         assert np.array_equal(values.float().numpy(), gguf.quants.dequantize(tensor.data, tensor.tensor_type)), name
     assert not stored
