@@ -20,7 +20,7 @@ from build import DRIVER, build
 
 ROOT = Path(__file__).resolve().parents[3]
 BUILD = ROOT / "build" / "standin"
-TWO_DEVICES = {"test_devices_gpu.py", "test_pool_gpu.py"}
+TWO_DEVICES = {"test_devices_gpu.py", "test_ops_gpu.py", "test_pool_gpu.py"}
 # Tests at the shapes of real models, of which one may take ten minutes in the interpreter.
 LARGEST = ("test_linear_attention_and_delta_rules", "test_logprob", "test_model_shapes", "test_w1_in_bfloat16")
 ON_PATH = ("tests/gpu", "src", "tests", "tests/ops", "benchmarks/gpu", "benchmarks")
