@@ -133,7 +133,7 @@ async def main():
             status = await call(app, path, body)
             while busy():  # a request that was too late ends within a part
                 await asyncio.sleep(0.01)
-            row = {"path": path, "body": body[:60].decode(errors="ignore"), "bytes": len(body), "status": status}
+            row = {"path": path, "body": body[:120].decode(errors="ignore"), "bytes": len(body), "status": status}
             print(json.dumps({**row, "megabytes": round(peak("VmHWM") - before, 1)}), flush=True)
 
 

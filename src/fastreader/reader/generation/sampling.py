@@ -114,7 +114,9 @@ def invert(weights: Tensor, uniforms: Tensor) -> Tensor:
     """
     rows, count = weights.shape
     blocks = -(-count // _BLOCK)
-    padded = torch.nn.functional.pad(weights, (0, blocks * _BLOCK - count)).view(rows, blocks, _BLOCK)
+    if blocks * _BLOCK > count:
+        weights = torch.nn.functional.pad(weights, (0, blocks * _BLOCK - count))
+    padded = weights.view(rows, blocks, _BLOCK)
     running = padded.sum(-1, dtype=torch.float64).cumsum(-1)  # [R, blocks]
     share = uniforms * running[:, -1]
     block = (running <= share[:, None]).sum(-1).clamp_(max=blocks - 1)
@@ -128,12 +130,15 @@ def invert(weights: Tensor, uniforms: Tensor) -> Tensor:
 
 
 def _kept(scaled: Tensor, sampling: Sampling) -> tuple[Tensor | None, Tensor]:
-    """Return the token of each weight [R, N] (None for the whole vocabulary in order) and the weights [R, N]."""
+    """Return the token of each weight [R, N] (None for the whole vocabulary in order) and the weights [R, N].
+
+    The largest of `scaled` is 0 in each row; the weights may take its place.
+    """
     vocabulary = scaled.shape[-1]
     everything = sampling.top_k is None or sampling.top_k >= vocabulary
     top_p = 1.0 if sampling.top_p is None else sampling.top_p
     if everything and top_p == 1:
-        return None, torch.exp(scaled - scaled.amax(dim=-1, keepdim=True))
+        return None, scaled.exp_()
     if not everything:
         assert sampling.top_k is not None
         values, tokens = scaled.topk(sampling.top_k, dim=-1)
