@@ -100,6 +100,13 @@ def test_bodies_that_are_too_large(client):
     assert client.post("/rerank", json=RERANK).status_code == 200
 
 
+def test_many_values_are_refused_before_they_are_parsed_and_commas_of_texts_are_none(tiny_reader):
+    with serving(tiny_reader) as client:
+        error = error_of(client.post("/v1/completions", json={"prompt": [7] * 600_002}))
+        assert error["code"] == 413 and "more than 600,000 values" in error["message"]
+        assert client.post("/rerank", json={**RERANK, "query": "," * 700_000}).status_code != 413
+
+
 def test_a_client_that_sends_all_before_it_reads_sees_why(tiny_reader):
     with serving(tiny_reader) as client:
         plain = http.client.HTTPConnection(client.base_url.host, client.base_url.port)
