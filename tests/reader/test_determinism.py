@@ -115,8 +115,14 @@ def test_texts_have_the_same_bits(family, precision, products, way):
     assert WAYS_TO_WRITE[way](reader) == expected(family, precision, products, False)[1]
 
 
-@pytest.mark.parametrize(("precision", "products"), PRODUCTS)
-@pytest.mark.parametrize("family", TESTED)
+@pytest.mark.parametrize(
+    ("family", "precision", "products"),
+    [  # each family in two of the ways to multiply, and each way in two families; `make fuzz` runs all
+        pytest.param(family, *way.values, marks=[*way.marks, *[pytest.mark.fuzz] * ((row + column) % 2)])
+        for row, family in enumerate(TESTED)
+        for column, way in enumerate(PRODUCTS)
+    ],
+)
 def test_deterministic_readers_in_every_way(family, precision, products):
     reader = reader_of(family, precision, products, True)
     scores, texts = expected(family, precision, products, True)

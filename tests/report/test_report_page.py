@@ -275,7 +275,7 @@ def test_prompts_over_the_context_have_a_count_of_their_own(tmp_path):
     assert "1 left out" in made.html() and "2 over the context" in made.html()
 
 
-def test_retrieval_covers_the_questions_with_flags(made, tmp_path):
+def test_retrieval_covers_the_questions_with_flags(made, html, tmp_path):
     rows = {row["order"]: row for row in made.retrieval.rows}
     assert list(rows) == ["the retriever's", "moi", "order:random"] and made.retrieval.left_out == 0
     examples = list(made.run.questions.values())
@@ -286,7 +286,7 @@ def test_retrieval_covers_the_questions_with_flags(made, tmp_path):
         gold = next(i for i, p in enumerate(made.run.questions[row["question_id"]].passages) if p.is_gold)
         places.append(1 / (1 + sum(value > utility[gold] for value in utility)))
     assert rows["moi"]["RR"] == pytest.approx(np.mean(places)) and rows["moi"]["questions"] == 24
-    assert 'id="retrieval"' in made.html()
+    assert 'id="retrieval"' in html
     make_run(tmp_path / "run", questions=3, methods=["base"], gold=False)
     without = Report.of(tmp_path / "run")
     assert "no question has passages with gold flags" in without.html()

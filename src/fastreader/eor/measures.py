@@ -5,7 +5,6 @@ I_m(n) is 1 if retriever m answers question n correctly. Functions take I as ``c
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass
 from typing import Any
@@ -99,22 +98,17 @@ def upper_bound(correct: Any) -> dict[int, FloatArray]:
     right = indicators("correct", correct)
     width = right.shape[1]
     expect(width <= _MOST_RETRIEVERS, "correct", f"at most {_MOST_RETRIEVERS} retrievers", width)
-    # missed[mask] counts the questions whose right retrievers are all within mask.
-    masks = right @ (1 << np.arange(width))
-    missed = np.bincount(masks, minlength=1 << width)
+    # missed[mask] counts the questions whose right retrievers are all within mask. The first retriever is the highest
+    # bit, so that falling masks of one size are in the order of combinations.
+    bits = 1 << np.arange(width)[::-1]
+    missed = np.bincount(right @ bits, minlength=1 << width)
     for bit in range(width):
         pairs = missed.reshape(-1, 2, 1 << bit)
         pairs[:, 1] += pairs[:, 0]
-    everybody = (1 << width) - 1
-    return {
-        size: np.array(
-            [
-                1 - missed[everybody ^ sum(1 << m for m in members)] / len(right)
-                for members in itertools.combinations(range(width), size)
-            ]
-        )
-        for size in range(1, width + 1)
-    }
+    ensembles = np.arange((1 << width) - 1, 0, -1)
+    sizes = sum((ensembles & bit) > 0 for bit in bits.tolist())
+    bounds = 1 - missed[ensembles ^ ((1 << width) - 1)] / len(right)
+    return {size: bounds[sizes == size] for size in range(1, width + 1)}
 
 
 @dataclass(frozen=True, eq=False)
