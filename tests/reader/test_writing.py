@@ -41,13 +41,13 @@ def written(reader, prompts=PROMPTS, **options) -> list[list[tuple[list[int], li
     return [[(text.token_ids, text.token_logprobs) for text in texts] for texts in reader.generate(prompts, **options)]
 
 
-ENDING = {"max_new_tokens": 60, "stop": list("aeiostn \n")}
+ENDING = {"max_new_tokens": 40, "stop": list("aeiostn \n")}
 WAYS = {
     "one text": lambda r: written(r, PROMPTS[:1]),
     "several": written,
     "samples": lambda r: written(r, n=2, temperature=0.9, top_p=0.9),
     "one leaves after the other": lambda r: written(r, stop_token_ids=range(5, 60)),
-    "shared prompts, until few are left": lambda r: written(r, PROMPTS[2:3], n=24, temperature=2.0, **ENDING),
+    "shared prompts, until few are left": lambda r: written(r, PROMPTS[2:3], n=18, temperature=2.0, **ENDING),
     "a session": lambda r: in_a_session(r, written),
     "one thread": lambda r: in_threads(1, lambda: written(r)),
 }
