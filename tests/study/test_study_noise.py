@@ -89,7 +89,7 @@ def test_the_closed_book_needs_no_passages():
         make(MethodConfig(method=m), Study.of({"data": "q.jsonl", "methods": [m]}))
         for m in ("noise:closed_book", "noise:gold")
     )
-    asked = Batch(ScriptedReader(), [Example("Who?", [], ["a"], id="q")], 0, [])
+    asked = Batch(ScriptedReader(), [Example("Who?", [], ["a"], id="q")], 0, [], models=None)
     assert closed.layout(asked, asked.examples[0]).passages == ()
     with pytest.raises(NotApplicable, match="has no passages"):
         gold.layout(asked, asked.examples[0])

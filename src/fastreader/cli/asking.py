@@ -226,10 +226,14 @@ def _run(
     # MoI lists the passages that it does not read; any other method gets only those that it reads.
     cut = asking.first is not None and not asking.config.method.startswith("moi")
     read = [replace(e, passages=e.passages[: asking.first]) for e in examples] if cut else examples
-    programs = asking.method.programs(Batch(reader, read, 0, everything))
+    programs = asking.method.programs(Batch(reader, read, 0, everything, _no_model))
     readers = Readers(reader)
     outcomes = run([(_checked(e, program), readers) for e, program in zip(read, programs, strict=True)])
     return [_answer(asking, e, readers, outcome) for e, outcome in zip(read, outcomes, strict=True)]
+
+
+def _no_model(name: str) -> CachedReader:
+    raise InputError(f"model: expected none, since --model answers and ranks, got {name!r}")
 
 
 def _checked(example: Example, program: Program[Answered]) -> Program[Answered]:

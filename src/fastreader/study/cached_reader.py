@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, NoReturn, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, Unpack
 
 import numpy as np
 
@@ -34,10 +35,14 @@ from fastreader.data.fingerprints import digest
 from fastreader.errors import NotReloadableError
 from fastreader.reader.programs.requests import Program, score
 
+if TYPE_CHECKING:
+    from fastreader.reader.relevance import RelevanceScores
+
 T = TypeVar("T")
 Pair = tuple[tuple[int, ...], tuple[int, ...]]
 NOTHING = TreeStats(0, 0, 0, 0)
 _EMPTY = Loglikelihood(0.0, 0, True, [])
+_SCORED = ("logit", "score", "prompt", "truncated")
 
 
 @dataclass
@@ -76,14 +81,16 @@ class CachedReader(ReaderWrapper):
     reader can count, so they cover the requests that reached it.
 
     Attributes:
+        is_reranker: whether the reader's model was trained to score a query with a document.
         max_batch_tokens: at most this many tokens are computed in one pass, unless a call sets its own limit.
-        total: a `Meter` of all calls.
+        total: a `Meter` of all calls since the last `take`.
         last: total tokens of the last call, and the seconds it took in this run.
     """
 
     def __init__(self, reader: ReaderProtocol, cache: Cache, max_batch_tokens: int | None = None) -> None:
         super().__init__(reader)
         self.cache = cache
+        self.is_reranker = bool(getattr(reader, "is_reranker", False))
         self.max_batch_tokens = max_batch_tokens
         self.total = Meter()
         self.last: tuple[int, float] = (0, 0.0)
@@ -141,6 +148,40 @@ class CachedReader(ReaderWrapper):
         new_tokens = sum(len(g.token_ids) for generations in results for g in generations)
         stats = self._note([(text, []) for text in texts], found, new_tokens, checked.n)
         return Results(results, stats, found.passes, found.seconds)
+
+    def relevance_scores(
+        self,
+        pairs: Iterable[tuple[str, str]],
+        *,
+        instruction: str | None = None,
+        on_overflow: str = "truncate",
+        max_batch_tokens: int | None = None,
+    ) -> RelevanceScores:
+        """Score as `Reader.relevance_scores` does, from the cache if it holds the pair."""
+        from fastreader.reader.relevance import RelevanceScores
+
+        model: Any = self.reader
+        settings = {"instruction": instruction, "on_overflow": on_overflow}
+        limit = max_batch_tokens or self.max_batch_tokens
+
+        def scored(missing: list[Any]) -> Results[dict[str, Any]]:
+            started = time.perf_counter()
+            found: RelevanceScores = model.relevance_scores(missing, **settings, max_batch_tokens=limit)
+            values = (found.logits.tolist(), found.scores.tolist(), found.prompts, found.truncated)
+            items = [dict(zip(_SCORED, item, strict=True)) for item in zip(*values, strict=True)]
+            return Results(items, found.stats, found.passes, time.perf_counter() - started)
+
+        texts = [list(pair) for pair in pairs]
+        found = self._items(texts, {**settings, "kind": "relevance"}, scored, dict)
+        logits, scores, prompts, truncated = ([item[key] for item in found] for key in _SCORED)
+        stats = self._note([(prompt, []) for prompt in prompts], found)
+        both = np.array(logits, dtype=np.float64), np.array(scores, dtype=np.float64)
+        return RelevanceScores(*both, prompts, truncated, stats, found.passes)
+
+    def take(self) -> Meter:
+        """Return the sums of all calls since the last `take`."""
+        taken, self.total = self.total, Meter()
+        return taken
 
     def tree_reader(self) -> ScoringReader:
         """Return the same as a `ScoringReader`, for methods that need more than `ReaderProtocol`.
@@ -217,6 +258,7 @@ class _TreeReader(ReaderWrapper):
         self.encoder = reader.encoder
         self.budget, self.plan, self.prefix = reader.budget, reader.plan, reader.prefix
         self.loglikelihood, self.generate = cached.loglikelihood, cached.generate
+        self.is_reranker, self.relevance_scores = cached.is_reranker, cached.relevance_scores
         self._known = known
 
     def __reduce__(self) -> NoReturn:

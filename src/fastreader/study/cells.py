@@ -129,14 +129,12 @@ class GroupDone:
     """What another process returns for a `CellGroup`.
 
     Attributes:
-        reader: its reader's description.
+        readers: by name, the description of each reader that is loaded there, and the cost of its calls.
         rows: one of each answer.
-        cost: of the reader's calls.
     """
 
-    reader: dict[str, str]
+    readers: dict[str, tuple[dict[str, str], Meter]]
     rows: list[Row]
-    cost: Meter
 
 
 # Runs groups of a study's questions with the reader of that name in other processes, and yields each when it is done.
@@ -159,6 +157,7 @@ def run_group(
     group: Sequence[Example],
     cells: Sequence[Cell],
     everything: list[Example],
+    models: Callable[[str], CachedReader],
     *,
     missing: Collection[str],
     write: Callable[[Row], None],
@@ -171,6 +170,7 @@ def run_group(
         group: the questions.
         cells: of the study.
         everything: all questions of the study.
+        models: returns the reader that a method names.
         missing: keys of the rows to make.
         write: called with each row as soon as it is made.
     """
@@ -182,7 +182,7 @@ def run_group(
     readers = Readers(reader)
     for cell in cells:
         todo = [example for example in group if cell.key(example, name) in missing]
-        batch = Batch(reader, todo, cell.seed, everything)
+        batch = Batch(reader, todo, cell.seed, everything, models)
         for example, program in zip(todo, cell.method.programs(batch), strict=True):
             programs.append((metered(program, reader, done(cell, example)), readers))
     for outcome in run_together(programs):

@@ -41,16 +41,23 @@ def named_files(study: Study) -> dict[str, str]:
         "moi.bias": study.moi.get("bias"),
         **{f"eor.sources.{name}": file for name, file in study.eor.sources.items()},
         **{f"{method.label}: bias": method.options.get("bias") for method in study.methods},
-        **{f"reader {name}": name for name in study.readers if Path(name).expanduser().exists()},
+        **_named_models(study),
     }
     return {key: file for key, file in files.items() if file is not None}
 
 
+def _named_models(study: Study) -> dict[str, str]:
+    """Return the models in files by their place in the study, without packaged ones and hub ids."""
+    named = {f"reader {name}": name for name in study.readers}
+    named |= {f"{method.label}: model": method.options.get("model", "") for method in study.methods}
+    return {key: name for key, name in named.items() if name and Path(name).expanduser().exists()}
+
+
 def contents(study: Study) -> Found:
     """Return a digest of each of `named_files`."""
-    readers = {f"reader {name}" for name in study.readers}
-    files = named_files(study).items()
-    return {key: model_digest(file) if key in readers else file_digest(file) for key, file in files}
+    models, readers = _named_models(study), {f"reader {name}" for name in study.readers}
+    digests = {key: model_digest(path, below=key not in readers) for key, path in models.items()}
+    return {key: digests[key] if key in digests else file_digest(file) for key, file in named_files(study).items()}
 
 
 def check_contents(

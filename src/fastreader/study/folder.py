@@ -114,12 +114,16 @@ class RunFolder:
         return Study.stored(read_values(file), str(file))
 
     def check_reader(self, study: Study, name: str, about: Mapping[str, str]) -> None:
-        """Save a reader's revision, type of weights and calibrations, or check that they are as at its first answer."""
+        """Save a reader's revision, type of weights and calibrations, or check that they are as at its first answer.
+
+        Calibrations are of the readers that the study compares, not of those that its methods name.
+        """
         now, known = reader_identity(about), self.read_json(READERS) or {}
         before = known.setdefault(name, now)
         difference = f"the reader {name} was {_show(before)}, is now {_show(now)}"
         require_same_study(before == now, self.path, difference)
-        found, kept = calibrations(study, about), self.read_json(CALIBRATIONS) or {}
+        compared = name in study.readers
+        found, kept = calibrations(study, about) if compared else None, self.read_json(CALIBRATIONS) or {}
         if found is not None:
             check_calibrations(self.path, study, name, kept.get(name, found), found)
             self.write_json(CALIBRATIONS, kept | {name: found})

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from fastreader.core.checks import check_int, check_keys, check_texts
+from fastreader.core.checks import check_int, check_keys, check_text, check_texts
 from fastreader.core.tree import TreeStats
 from fastreader.data import Example
 from fastreader.errors import InputError
@@ -69,12 +69,14 @@ class Batch:
         examples: the questions, each with its own id, with at most the study's number of passages.
         seed: for methods that draw.
         everything: all questions of the study, for methods that draw from others.
+        models: returns the reader that a method names, loaded at the first call.
     """
 
     reader: CachedReader
     examples: Sequence[Example]
     seed: int
     everything: Sequence[Example]
+    models: Callable[[str], CachedReader]
 
 
 class StudyMethod:
@@ -87,6 +89,11 @@ class StudyMethod:
     """
 
     reads: ClassVar[str] = ""
+
+    @property
+    def ranker(self) -> str | None:
+        """Name of a reader that ranks instead of the study's, or None."""
+        return None
 
     @property
     def draws(self) -> bool:
@@ -134,15 +141,18 @@ def summary_of(function: Callable[..., Any]) -> str:
     return (function.__doc__ or "").strip().partition("\n")[0].replace("`", "")
 
 
-_COUNTS = ("max_new_tokens", "passages", "max_passages")
+_COUNTS = ("max_new_tokens", "passages", "max_passages", "top_n")
 _LISTS = ("retrievers", "similarities")
+_TEXTS = ("instruction", "model")
 
 
 def check_options(method: str, options: Mapping[str, Any], known: Sequence[str]) -> None:
-    """Check that a method's options are known, and that counts and lists are valid."""
+    """Check that a method's options are known, and that counts, lists and texts are valid."""
     check_keys(f"method {method!r}", options, known)
     for key, value in options.items():
         if key in _COUNTS:
             check_int(f"method {method!r}: {key}", value, json_value=True)
         if key in _LISTS:
             check_texts(f"method {method!r}: {key}", value)
+        if key in _TEXTS:
+            check_text(f"method {method!r}: {key}", value)

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import warnings
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from fastreader.core.checked import checked, checked_methods
-from fastreader.core.checks import expect, require
+from fastreader.core.checks import require
 from fastreader.core.progress import track
-from fastreader.core.protocol import ReaderProtocol
 from fastreader.data import Example, load_examples
 from fastreader.data.answer_cache import Cache
 from fastreader.data.arguments import keyed
@@ -22,13 +22,14 @@ from fastreader.data.fingerprints import digest
 from fastreader.data.read import table_examples
 from fastreader.data.result_log import ResultLog
 from fastreader.data.rows import unread_answers
-from fastreader.study.cached_reader import CachedReader, Meter
+from fastreader.study.cached_reader import Meter
 from fastreader.study.cells import Cell, CellGroup, Elsewhere, Row, cells_of, run_group
 from fastreader.study.config import Study
 from fastreader.study.contents import require_same_study
 from fastreader.study.extras import fit_voters, write_attention, write_conflicts, write_measures
 from fastreader.study.folder import CACHE, COSTS, RESULTS, RunFolder
 from fastreader.study.measures.case import Load
+from fastreader.study.models import Models, check_models, loader
 from fastreader.study.registry import check
 
 
@@ -70,6 +71,8 @@ def run_study(
     Every question, method, reader and seed becomes a row of results.jsonl as soon as it is answered. A run that is
     killed loses only the calls in progress; earlier replies are in the cache. A resumed run repeats rows that failed.
 
+    A reader that a method names is loaded once, when the method first needs it, and stays loaded to the end.
+
     Args:
         study: the study.
         folder: of the run; it is created if it does not exist.
@@ -85,15 +88,20 @@ def run_study(
         InputError: if `RunFolder.begin` rejects the folder; if there are no questions; or if a row in the folder was
             made from other texts, or belongs to a question that the study no longer has. The folder is then left
             unchanged. Also if a reader has changed, which shows once it is loaded and failed rows are removed.
+        FastreaderError: if the reader that a method names cannot be loaded, as `Reader.load`. All that does not take
+            its weights is checked before the run begins, unless `load` is given.
     """
     check(study)
     examples = questions_of(study, questions)
     if not any(example.answers for example in examples):
         unread = unread_answers(examples)
         warnings.warn("no question has right answers" + (f"; {unread}" if unread else ""), stacklevel=3)
+    cells = cells_of(study)
+    if load is None:
+        check_models(study, cells)
     run = RunFolder(folder)
     run.begin(study, resume)
-    cells = cells_of(study)
+    further = {cell.method.ranker for cell in cells}
     total = len(examples) * len(cells) * len(study.readers)
     with ExitStack() as stack:
         settings = {"study": digest(study.identity())}
@@ -115,29 +123,33 @@ def run_study(
         _check_questions(run, log, examples)
         run.keep(study, examples)  # only now: the checks above leave the folder unchanged if a row has other texts
         log.drop(failed)
+        models = Models(
+            load or loader(study), cache, study.max_batch_tokens, check=functools.partial(run.check_reader, study)
+        )
         for name, todo in todos.items():
-            lazy = LazyReader(name, load or _loader(study), cache, study, run)
+            own = functools.partial(models.open, name)
             away = []
             for group, missing in todo:
                 advance(len(group) * len(cells) - len(missing))
                 if missing and elsewhere is not None:
                     away.append(CellGroup([str(example.id) for example in group], missing))
                 elif missing:
-                    reader = lazy.open()
-                    run_group(reader, name, group, cells, examples, missing=set(missing), write=write)
-                    _add_costs(run, name, reader.total)
-                    reader.total = Meter()
+                    run_group(own(), name, group, cells, examples, models.open, missing=set(missing), write=write)
+                    _add_costs(run, {opened: reader.take() for opened, reader in models.opened.items()})
             if away and elsewhere is not None:
                 for done in elsewhere(name, study, examples, away):
-                    run.check_reader(study, name, done.reader)
+                    for opened, (about, _) in done.readers.items():
+                        run.check_reader(study, opened, about)
                     for row in done.rows:
                         write(row)
-                    _add_costs(run, name, done.cost)
-            write_attention(study, run, examples, name, lazy.open)
-            if write_conflicts(study, run, examples, name, lazy.open, progress):
-                _add_costs(run, name, lazy.open().total)
+                    _add_costs(run, {opened: cost for opened, (_, cost) in done.readers.items()})
+            write_attention(study, run, examples, name, own)
+            if write_conflicts(study, run, examples, name, own, progress):
+                _add_costs(run, {name: own().take()})
+            if name not in further:
+                models.release(name)
         fresh = len(log) - before
-    write_measures(study, run, examples, load or _loader(study))
+    write_measures(study, run, examples, load or loader(study))
     rows = run.rows()
     if study.eor.fit:
         fit_voters(study, run, rows, examples)
@@ -181,41 +193,12 @@ def questions_of(study: Study, rows: Iterable[Any] | None = None) -> list[Exampl
     return [replace(e, passages=list(e.passages[: study.passages])) for e in examples]
 
 
-@dataclass
-class LazyReader:
-    """A reader that is loaded on first use."""
-
-    name: str
-    load: Load
-    cache: Cache
-    study: Study
-    run: RunFolder
-    opened: CachedReader | None = None
-
-    def open(self) -> CachedReader:
-        """Return the reader, loaded at the first call."""
-        if self.opened is None:
-            loaded = self.load(self.name)
-            expect(isinstance(loaded, ReaderProtocol), "load", "a function that returns a reader", loaded)
-            self.run.check_reader(self.study, self.name, loaded.describe())
-            self.opened = CachedReader(loaded, self.cache, self.study.max_batch_tokens)
-        return self.opened
-
-
-def _loader(study: Study) -> Load:
-    def load(name: str) -> ReaderProtocol:
-        from fastreader.reader.reader import Reader
-
-        return Reader.load(name, device=study.device, dtype=study.dtype, precision=study.precision)
-
-    return load
-
-
-def _add_costs(run: RunFolder, name: str, meter: Meter) -> None:
-    """Add the costs of a reader's calls to those in the folder."""
+def _add_costs(run: RunFolder, meters: Mapping[str, Meter]) -> None:
+    """Add the costs of readers' calls to those in the folder."""
     costs = run.read_json(COSTS) or {}
-    new = asdict(meter)
-    before = costs.setdefault(name, dict.fromkeys(new, 0))
-    costs[name] = {key: before[key] + new[key] for key in new}
-    costs[name]["seconds"] = round(costs[name]["seconds"], 4)
+    for name, meter in meters.items():
+        new = asdict(meter)
+        before = costs.setdefault(name, dict.fromkeys(new, 0))
+        costs[name] = {key: before[key] + new[key] for key in new}
+        costs[name]["seconds"] = round(costs[name]["seconds"], 4)
     run.write_json(COSTS, costs)

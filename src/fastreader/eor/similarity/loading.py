@@ -36,15 +36,26 @@ def check_names(names: Sequence[str]) -> None:
             expected = "reader, a folder of a classifier, or a hub id"
         else:
             continue
-        path = Path(model)
-        if path.is_dir():
-            fits, problem = (path / "config.json").is_file(), f"the folder {model} has no config.json"
-        elif path.exists():
-            fits, problem = False, f"{model} is a file"
-        else:
-            fits = bool(_HUB_ID.fullmatch(model)) and ".." not in model and "--" not in model
-            problem = f"there is no folder {model}"
-        require(fits, f"{name}: {problem}; expected {expected}")
+        check_model_name(name, model, expected)
+
+
+def check_model_name(name: str, model: str, expected: str) -> None:
+    """Check that a model is a folder with a config.json, or named like a hub id.
+
+    Args:
+        name: where the model is named, for messages.
+        model: the folder or hub id.
+        expected: what it should be, in words.
+    """
+    path = Path(model)
+    if path.is_dir():
+        fits, problem = (path / "config.json").is_file(), f"the folder {model} has no config.json"
+    elif path.exists():
+        fits, problem = False, f"{model} is a file"
+    else:
+        fits = bool(_HUB_ID.fullmatch(model)) and ".." not in model and "--" not in model
+        problem = f"there is no folder {model}"
+    require(fits, f"{name}: {problem}; expected {expected}")
 
 
 def encoder_for(found: str | os.PathLike[str] | Encoder) -> Encoder:

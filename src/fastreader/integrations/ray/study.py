@@ -21,6 +21,7 @@ from fastreader.integrations.ray.pool import ActorPool
 from fastreader.study.cached_reader import CachedReader, Meter
 from fastreader.study.cells import Cell, CellGroup, GroupDone, Row, cells_of, run_group
 from fastreader.study.config import Study
+from fastreader.study.models import Models, loader
 from fastreader.study.run import Finished
 
 
@@ -63,7 +64,8 @@ def _run_groups(
         if isinstance(outcome, FastreaderError):
             raise outcome
         rows = [(key, digest, row) for key, digest, row in outcome["rows"]]
-        yield GroupDone(outcome["reader"], rows, Meter(**outcome["cost"]))
+        readers = {name: (about, Meter(**cost)) for name, (about, cost) in outcome["readers"].items()}
+        yield GroupDone(readers, rows)
 
 
 @dataclasses.dataclass
@@ -79,27 +81,34 @@ class _StudyTask:
         for group in groups:
             wanted = set(group["questions"])
             rows: list[Row] = []
-            cached = CachedReader(reader, self._cache, self.study.max_batch_tokens)
+            models = self._models
+            models.opened[self.name] = CachedReader(reader, self._cache, self.study.max_batch_tokens)
             questions = [example for example in self.examples if example.id in wanted]
             try:
                 run_group(
-                    cached,
+                    models.open(self.name),
                     self.name,
                     questions,
                     self._cells,
                     self.examples,
+                    models.open,
                     missing=set(group["keys"]),
                     write=rows.append,
                 )
             except FastreaderError as error:
                 yield group["id"], error
                 continue
-            cost = dataclasses.asdict(cached.total)
-            yield group["id"], {"reader": reader.describe(), "rows": rows, "cost": cost}
+            spent = {name: dataclasses.asdict(opened.take()) for name, opened in models.opened.items()}
+            readers = {name: (opened.describe(), spent[name]) for name, opened in models.opened.items()}
+            yield group["id"], {"readers": readers, "rows": rows}
 
     @cached_property
     def _cells(self) -> list[Cell]:
         return cells_of(self.study)
+
+    @cached_property
+    def _models(self) -> Models:
+        return Models(loader(self.study), self._cache, self.study.max_batch_tokens)
 
     @cached_property
     def _folder(self) -> tempfile.TemporaryDirectory[str]:

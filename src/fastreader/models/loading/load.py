@@ -16,7 +16,7 @@ from fastreader.models.gguf.weights import formats_of, unpacked
 from fastreader.models.loading.decide import Decision, decide
 from fastreader.models.loading.find import find
 from fastreader.models.loading.options import LoadOptions
-from fastreader.models.loading.read import Contents, read
+from fastreader.models.loading.read import Contents, read, require_relevance
 from fastreader.models.loading.relevance import RelevanceScheme
 from fastreader.models.loading.revision import kept_weights_digest, revision
 from fastreader.models.loading.sizes import require_fit
@@ -49,6 +49,17 @@ class Loaded:
     packaged: bool
     given: bool
     relevance: RelevanceScheme | None = None
+
+
+def require_loadable(options: LoadOptions) -> None:
+    """Check all of a model that is known before its weights are read.
+
+    Raises:
+        FastreaderError: as `load`.
+    """
+    found = find(options)
+    require_fit(found, decide(found))
+    require_relevance(found)
 
 
 def load(options: LoadOptions) -> Loaded:

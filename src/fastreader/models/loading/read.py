@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from fastreader.errors import ModelFileError, UnsupportedModelError
 from fastreader.models.gguf import weights as gguf_weights
@@ -70,6 +73,31 @@ def read(found: Found, decision: Decision) -> Contents:
         whole, text = _read_checkpoint(found, decision)
     tokenizer = guarded(lambda: _tokenizer(found), found.tokenizer)
     return Contents(whole, text, tokenizer, scheme_of(reranker_files(found), found.config, head, tokenizer))
+
+
+def require_relevance(found: Found) -> None:
+    """Check how a reranker scores, as far as that is known before its weights are read.
+
+    Other models pass.
+
+    Raises:
+        ModelFileError, UnsupportedModelError: as `read`.
+    """
+    if found.kind == "pair" or found.file is not None:
+        return
+    head = None
+    if has_head(found.config):
+        _, head = without_head(guarded_build(lambda: _classifier_on_meta(found.config), found.source, found.config))
+    tokenizer = guarded(lambda: _tokenizer(found), found.tokenizer)
+    scheme_of(reranker_files(found), found.config, head, tokenizer)
+
+
+def _classifier_on_meta(config: Any) -> Any:
+    import transformers
+
+    with torch.device("meta"):
+        own = copy.deepcopy(surgery.with_eager_attention(config) or config)
+        return transformers.AutoModelForSequenceClassification.from_config(own)
 
 
 def _read_classifier(found: Found, decision: Decision) -> tuple[Any, Any]:

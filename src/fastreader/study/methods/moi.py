@@ -10,6 +10,7 @@ import numpy as np
 from fastreader.core.checks import check_choice, check_keys, expect, given, located
 from fastreader.core.tree import TreeStats
 from fastreader.data import Example
+from fastreader.eor.similarity.loading import check_model_name
 from fastreader.moi.baselines import METHODS, Method
 from fastreader.moi.calibration.store import find
 from fastreader.moi.quantities.position_bias import PositionBias
@@ -21,7 +22,7 @@ from fastreader.reader.programs.requests import Program, write_one
 from fastreader.scoring.reading import POLICIES, Reading, fit_reading, reading_pieces, truncation_note
 from fastreader.study.cached_reader import scoring
 from fastreader.study.method import Answered, Batch, Family, NotApplicable, StudyMethod, check_options, summary_of
-from fastreader.study.methods.reading import STOP, TemplateMethod
+from fastreader.study.methods.reading import STOP, TemplateMethod, ranker_of
 
 _MOI = (
     "bias",
@@ -100,16 +101,33 @@ def _trace(answer: MoiAnswer) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class OrderMethod(TemplateMethod):
-    """An order of `moi.baselines.METHODS`, then one reading."""
+    """An order of `moi.baselines.METHODS`, then one reading.
+
+    Attributes:
+        method: of `METHODS`.
+        bias: a calibration of the reader that answers.
+        model: a cross-encoder, or the reader that finds the order; None for the study's.
+    """
 
     method: Method
     bias: PositionBias | None
     model: str | None = None
 
     @property
+    def ranker(self) -> str | None:
+        """`model`, unless it is a cross-encoder."""
+        return self.model if "reader" in self.method.needs else None
+
+    @property
     def draws(self) -> bool:
         """Whether the seed matters."""
         return "seed" in self.method.settings
+
+    def programs(self, batch: Batch) -> list[Program[Answered]]:
+        """Return a program for each question, after the reader that finds the order is loaded."""
+        if batch.examples:
+            ranker_of(batch, self.ranker)
+        return super().programs(batch)
 
     def _answer(self, batch: Batch, example: Example) -> Program[Answered]:
         name, needs = f"order:{self.method.name}", self.method.needs
@@ -127,7 +145,8 @@ class OrderMethod(TemplateMethod):
             # InputError, not NotApplicable: with a calibration, a resumed run can answer the question.
             bias = given(found, f"{wanted}; run fastreader calibrate, or give bias")[0]
         settings = {"bias": bias, "seed": batch.seed, "template": self.template, "model": self.model}
-        ordering = self.method(reader, example.question, example.passages, **settings)
+        ranker = ranker_of(batch, self.ranker).tree_reader()
+        ordering = self.method(ranker, example.question, example.passages, **settings)
         scores = {} if ordering.scores is None else {"order_scores": ordering.scores.tolist()}
         details = dict(ordering.details)
         answered = yield from self._read(batch, example, ordering.order, ordering.stats, details=details, **scores)
@@ -153,8 +172,12 @@ def _make_moi(variant: str, options: dict[str, Any], study: Any) -> StudyMethod:
 
 def _make_order(variant: str, options: dict[str, Any], study: Any) -> OrderMethod:
     check_options(f"order:{variant}", options, _ORDER)
-    method, model = METHODS[variant], options.get("model")
-    expect("model" not in method.needs or bool(model), f"method 'order:{variant}': model", "a cross-encoder", model)
+    method, model, name = METHODS[variant], options.get("model"), f"method 'order:{variant}': model"
+    expect("model" not in method.needs or bool(model), name, "a cross-encoder", model)
+    read = bool(method.needs & {"model", "reader"})
+    expect(model is None or read, name, "none, since no model finds the order", model)
+    if model is not None and "model" in method.needs:
+        check_model_name(name, model, "a folder or a hub id of a cross-encoder")
     bias = _bias(options.get("bias", study.moi.get("bias")))
     return OrderMethod.of(study, {**options, "method": method, "bias": bias})
 

@@ -11,17 +11,20 @@ from fastreader.core.tree import TreeStats
 from fastreader.data import Example
 from fastreader.passages.arrange import Arranger, arrange
 from fastreader.passages.ranking import rerank
+from fastreader.passages.ranking.relevance import RELEVANCE
+from fastreader.passages.ranking.rerank import LIKELIHOOD
+from fastreader.passages.ranking.yes_no import YES_NO
 from fastreader.reader.programs.requests import Program, write_one
 from fastreader.reader.prompts.template import Template
 from fastreader.scoring.reading import reading_prompts
-from fastreader.study.cached_reader import scoring
+from fastreader.study.cached_reader import CachedReader, scoring
 from fastreader.study.method import NOTHING, Answered, Batch, Family, NotApplicable, StudyMethod, check_options
 
 STOP = ("\n",)
 CLOSED_BOOK_HEADER = "Answer the question from memory. Give the answer alone, in a few words.\n"
 _BASE = ("max_new_tokens", "passages")
 _CLOSED_BOOK = ("max_new_tokens", "header")
-_RERANK = ("max_new_tokens", "top_n")
+_RERANK = ("instruction", "max_new_tokens", "model", "top_n")
 _ARRANGE = ("bias", "max_new_tokens")
 
 
@@ -88,23 +91,68 @@ class RerankMethod(TemplateMethod):
 
     Attributes:
         top_n: read at most this many passages; None reads all.
-        method: a method of `rerank`; None takes query likelihood.
+        method: a method of `rerank`; None takes the one that `model` was trained for, else query likelihood.
+        model: name of the reader that ranks; None for the study's.
+        instruction: what makes a passage relevant; None takes the default.
     """
 
     reads = "rerank"
     top_n: int | None = None
     method: str | None = None
+    model: str | None = None
+    instruction: str | None = None
+
+    @property
+    def ranker(self) -> str | None:
+        """`model`."""
+        return self.model
+
+    def programs(self, batch: Batch) -> list[Program[Answered]]:
+        """Return a program for each question, after a check that the reader can rank by the method."""
+        if batch.examples:
+            self._check(ranker_of(batch, self.model))
+        return super().programs(batch)
+
+    def _check(self, reader: CachedReader) -> None:
+        way = self._way(reader)
+        if way == RELEVANCE:
+            expected = "a relevance model; others rank by 'rerank' or 'rerank:yes_no'"
+            expect(reader.is_reranker, "method 'rerank:relevance': model", expected, reader.name)
+        known = self.instruction is None or way != LIKELIHOOD
+        expected = f"none, since {reader.name} ranks by query likelihood, which has a template instead"
+        expect(known, "method 'rerank': instruction", expected, self.instruction)
+
+    def _way(self, reader: CachedReader) -> str:
+        """Return the method of `rerank`. A study's own reader ranks by its score only if asked to by name."""
+        by_default = RELEVANCE if self.model is not None and reader.is_reranker else LIKELIHOOD
+        return self.method or by_default
 
     def _answer(self, batch: Batch, example: Example) -> Program[Answered]:
-        how: Any = {"template": self.template, "top_n": self.top_n, "method": self.method}
-        ranked = yield from scoring("rerank", batch.reader, lambda reader: rerank(reader, example, **how))
+        reader = ranker_of(batch, self.model)
+        how: Any = {"template": self.template, "top_n": self.top_n, "method": self._way(reader)}
+        how["instruction"] = self.instruction
+        direct = NOTHING
+        if self.model is None and how["method"] != RELEVANCE:
+            ranked = yield from scoring("rerank", reader, lambda found: rerank(found, example, **how))
+        else:  # requests of a program go to the study's reader, and return log-likelihoods
+            ranked = rerank(reader.tree_reader(), example, **how)
+            direct = ranked.stats
         scores = [result.relevance for result in ranked]
-        answered = yield from self._read(batch, example, ranked.indices, order_scores=scores)
+        answered = yield from self._read(batch, example, ranked.indices, direct, order_scores=scores)
         return replace(answered, result=ranked)
 
 
+def ranker_of(batch: Batch, model: str | None) -> CachedReader:
+    """Return the reader of that name, or the study's for None."""
+    return batch.reader if model is None else batch.models(model)
+
+
 def _rerank(variant: str, options: dict[str, Any], study: Any) -> RerankMethod:
-    check_options("rerank", options, _RERANK)
+    name = f"rerank:{variant}" if variant else "rerank"
+    check_options(name, options, _RERANK)
+    told = variant or "model" in options or "instruction" not in options
+    expected = "none without a model, since query likelihood has a template instead"
+    expect(bool(told), f"method {name!r}: instruction", expected, options.get("instruction"))
     return RerankMethod.of(study, {**options, "method": variant or None})
 
 
@@ -153,8 +201,9 @@ RERANK = Family(
     _rerank,
     lambda _: _RERANK,
     {
-        "": "Read the passages once, by query likelihood, the best first.",
-        "yes_no": "Read the passages once, by the reader's yes or no to each, the best first.",
+        "": "Read the passages once, by query likelihood or as `model` scores them, the best first.",
+        RELEVANCE: "Read the passages once, by the score of a relevance model, the best first.",
+        YES_NO: "Read the passages once, by the reader's yes or no to each, the best first.",
     },
 )
 ARRANGE = Family(
