@@ -230,13 +230,15 @@ def test_progress_counts_passes(tiny_reader, monkeypatch):
     shown = []
 
     @contextlib.contextmanager
-    def track(label, total, unit, show):
-        shown.append([label, total, unit, show])
-        yield shown[-1].append
+    def track(label, total, unit, show, *, after):
+        steps = []
+        yield steps.append
+        shown.append((label, total, unit, show, after, sum(steps)))
 
     monkeypatch.setattr("fastreader.reader.loglikelihood.track", track)
     requests = [("one text", " a"), ("another text", " b")]
     assert tiny_reader.loglikelihood(requests, max_batch_tokens=15, progress=True).passes == 2
     tiny_reader.loglikelihood(requests)
     tiny_reader.score([([1, 2], [3])])
-    assert shown == [["scoring", 2, "passes", True, 1, 1], *([["scoring", 1, "passes", False, 1]] * 2)]
+    once = ("scoring", 1, "passes")
+    assert shown == [("scoring", 2, "passes", True, 1.0, 2), (*once, None, 1.0, 1), (*once, False, 1.0, 1)]

@@ -5,28 +5,38 @@ from __future__ import annotations
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, TextIO
 
 _noted: ContextVar[Callable[[str], None] | None] = ContextVar("noted", default=None)
+_wanted: ContextVar[tuple[bool | None] | None] = ContextVar("wanted", default=None)
+_stepped: ContextVar[Callable[[], None] | None] = ContextVar("stepped", default=None)
+SOON = 1.0
+"""Seconds after which a bar shows that is worth showing for long work only."""
 
 
 @contextmanager
-def track(label: str, total: int | None, unit: str, show: bool | None) -> Iterator[Callable[[int], None]]:
-    """Show the progress of a loop.
+def track(
+    label: str, total: int | None, unit: str, show: bool | None, *, after: float = 0.0
+) -> Iterator[Callable[[float], None]]:
+    """Show the progress of a loop, unless it is a part of work whose progress is shown.
 
     Args:
         label: text before the bar.
         total: number of steps; None if unknown.
         unit: name of a step, in the plural.
-        show: whether to show the bar; None shows it on a terminal only.
+        show: whether to show the bar, unless `showing` says; None shows it on a terminal only.
+        after: seconds without the bar at the beginning, for None.
 
     Yields:
-        A function to call with the number of steps done since the last call.
+        A function to call with the number of steps done since the last call, or the part of one.
     """
-    if not (sys.stderr.isatty() if show is None else show):
+    around = _wanted.get()
+    wanted = show if around is None else around[0]
+    if not (sys.stderr.isatty() if wanted is None else wanted):
         yield lambda steps: None
         return
     from rich import progress
@@ -35,9 +45,59 @@ def track(label: str, total: int | None, unit: str, show: bool | None) -> Iterat
     text = progress.TextColumn
     done = [text("{task.description}"), progress.BarColumn(), progress.MofNCompleteColumn(), text(unit)]
     times = [progress.TimeElapsedColumn(), text("left"), progress.TimeRemainingColumn()]
-    with progress.Progress(*done, *times, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(label, total=total)
-        yield lambda steps: bar.advance(task, steps)
+    bar = progress.Progress(*done, *times, console=Console(stderr=True), transient=True)
+    task = bar.add_task(label, total=total)
+    begins = time.monotonic() + (after if wanted is None else 0.0)
+
+    def advance(steps: float) -> None:
+        bar.advance(task, steps)
+        if not bar.live.is_started and time.monotonic() >= begins:
+            bar.start()
+
+    # Not by a token: a generator that holds the block open may end in another context than it began in.
+    _wanted.set((False,))
+    try:
+        advance(0)
+        yield advance
+    finally:
+        _wanted.set(around)
+        bar.stop()
+
+
+@contextmanager
+def showing(show: bool | None) -> Iterator[None]:
+    """Let `show` decide for all bars of the work within the block, as in `track`, unless a block around it does."""
+    around = _wanted.get()
+    _wanted.set((show,) if around is None else around)
+    try:
+        yield
+    finally:
+        _wanted.set(around)
+
+
+@contextmanager
+def in_steps(advance: Callable[[float], None], count: int) -> Iterator[None]:
+    """Advance by 1 over the block: by 1 / `count` at each of the first `count` calls of `step`, the rest at the end."""
+    calls = 0
+
+    def stepped() -> None:
+        nonlocal calls
+        if calls < count:
+            calls += 1
+            advance(1 / count)
+
+    token = _stepped.set(stepped)
+    try:
+        yield
+    finally:
+        _stepped.reset(token)
+    advance(1 - calls / count)
+
+
+def step() -> None:
+    """Say that a part of the work in the `in_steps` block around is done, if there is one."""
+    if (stepped := _stepped.get()) is not None:
+        stepped()
 
 
 @contextmanager

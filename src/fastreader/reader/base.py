@@ -157,7 +157,7 @@ class ReaderBase(PromptWriter, RelevanceCalls):
             on_overflow: "error", or "truncate" to drop tokens from the left of a context that is too long.
             max_batch_tokens: at most this many tokens are computed in one pass; by default from free memory. It
                 changes results by no more than rounding.
-            progress: show a progress bar; None shows one on a terminal if there are several passes.
+            progress: show a progress bar; None shows one on a terminal if it takes more than a second.
 
         Returns:
             One result for each request, in order; with `.stats`, `.passes` and `.seconds`. In a session,

@@ -15,7 +15,7 @@ import torch
 
 from fastreader.core.checked import accept, checked, kind_of
 from fastreader.core.checks import check_choice, check_list, check_tokens, expect, located, require
-from fastreader.core.progress import track
+from fastreader.core.progress import SOON, in_steps, track
 from fastreader.core.protocol import Loglikelihood, LoglikelihoodArguments, Results, SequenceScores, TextOrTokens
 from fastreader.core.tree import PrefixTree, TokenPairs, Tokens, TreeStats
 from fastreader.errors import NumericsError
@@ -84,7 +84,7 @@ def score(
     Args:
         local_model: the model.
         sequences, max_batch_tokens, trees, top_tokens: see `Reader.score`.
-        progress: show a progress bar; None shows one on a terminal if there are several passes.
+        progress: show a progress bar; None shows one on a terminal after a second. `showing` decides before it.
         kept: cached keys and values.
         keep: called before the passes with their trees; raises if they would not fit. With it, the keys and values of
             all computed tokens are added to `kept`.
@@ -106,12 +106,12 @@ def score(
     token_logprobs: list[npt.NDArray[np.float64]] = [np.zeros(0)] * count
     top, top_logprobs = [np.zeros((0, top_tokens), dtype=np.int64)] * count, [np.zeros((0, top_tokens))] * count
     stats = TreeStats(0, 0, 0, 0)
-    shown = False if progress is None and len(trees) == 1 else progress
-    with track("scoring", len(trees), "passes", shown) as advance:
+    layers = len(local_model.model.windows)
+    with track("scoring", len(trees), "passes", progress, after=SOON) as advance:
         for tree in trees:
             reuse = None if kept is None else kept.lookup(tree)
             key_values = None if keep is None else local_model.model.new_key_values(tree, reuse)
-            with local_model.lock:
+            with in_steps(advance, layers), local_model.lock:
                 most = None
                 if head is not None and relevance is not None:
                     kept_now = None if top_tokens else key_values
@@ -139,7 +139,6 @@ def score(
             stats = stats + (tree.stats if reuse is None else reuse.stats(tree.stats))
             if kept is not None and key_values is not None:
                 kept.add(tree, key_values)
-            advance(1)
     return SequenceScores(
         logprob,
         tokens,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from fastreader.core.checked import checked
 from fastreader.core.checks import check_choice, check_int, check_text, expect, require
-from fastreader.core.progress import track
+from fastreader.core.progress import showing, track
 from fastreader.core.protocol import ScoringReader
 from fastreader.core.tree import TreeStats
 from fastreader.data.documents import as_passages
@@ -109,7 +109,7 @@ def rerank(
         on_overflow: "truncate" cuts a passage that does not fit the model's context, and says so in its `note`;
             "error" raises. Baselines always raise.
         max_batch_tokens: same as `score_permutations`.
-        progress: show a progress bar for several questions; None shows one on a terminal.
+        progress: show a progress bar; None shows one on a terminal, for a single question after a second.
         settings: further settings: of "yes_no" `prompt` (`YesNoPrompt`) and `calibrate` (subtract the log-odds for
             an empty passage), of "moi" (`moi.rerank`) or of the baseline.
 
@@ -137,7 +137,9 @@ def rerank(
     instructed = instruction is None or name in (RELEVANCE, YES_NO)
     expect(instructed, "instruction", f"None, since {name!r} has a template instead", instruction)
     shared: dict[str, Any] = {"template": as_template(template), "max_batch_tokens": max_batch_tokens}
-    with track("ranking", len(questions), "questions", False if one else progress) as advance:
+    together = one or name in (RELEVANCE, YES_NO)  # the bar of the passes moves, that of the questions would not
+    bar = track("ranking", len(questions), "questions", False if together else progress)
+    with bar as advance, showing(progress):
         if name in (RELEVANCE, YES_NO):
             both: Any = {"on_overflow": on_overflow, "max_batch_tokens": max_batch_tokens, "instruction": instruction}
             found = (by_relevance if name == RELEVANCE else by_yes_no)(opened, questions, **both, **settings)
