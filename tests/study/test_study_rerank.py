@@ -1,5 +1,6 @@
-"""Methods of a study that rank by a model of their own: relevance models, other readers, and names that do not load."""
+"""Methods of a study that rank by another model: relevance models, other readers, and names that do not load."""
 
+import dataclasses
 import json
 
 import pytest
@@ -10,11 +11,13 @@ from helpers.support import CHAT_TEMPLATE, byte_tokenizer, tiny_llama
 from fastreader import Reader, load_examples, rerank
 from fastreader.data.answer_cache import Cache
 from fastreader.errors import InputError, ModelFileError, ModelNotFoundError, UnsupportedModelError
+from fastreader.integrations.ray.study import _StudyTask
 from fastreader.moi.baselines import METHODS
 from fastreader.study import RunFolder, run_study
-from fastreader.study.cached_reader import CachedReader
+from fastreader.study.cached_reader import CachedReader, Meter
+from fastreader.study.cells import GroupDone
 from fastreader.study.registry import check
-from studies import rows_of, run, study_of
+from studies import rows_of, run, study_of, without_seconds
 
 
 def exact(folder):
@@ -222,3 +225,26 @@ def test_the_studys_own_relevance_model_scores_only_by_name(tmp_path):
             assert rows[name, example.id]["trace"]["order"] == ranking.indices
             scores = [result.relevance for result in ranking]
             assert rows[name, example.id]["trace"]["order_scores"] == pytest.approx(scores, abs=1e-6)
+
+
+def test_actors_load_the_models_that_methods_name(tmp_path, model):
+    _, folder = classifier(tmp_path, "Qwen3")
+    methods = [{"method": "rerank", "model": str(folder), "max_new_tokens": 2}]
+    study = study_of(tmp_path, methods, count=3, readers=[model], precision="exact", batch_size=2)
+    run_study(study, tmp_path / "here", progress=False)
+
+    def elsewhere(name, study, examples, groups):
+        task = _StudyTask(name, study, examples)
+        items = [{"id": str(i), **dataclasses.asdict(group)} for i, group in enumerate(groups)]
+        for _, values in task(Reader.load(name, precision="exact"), items):
+            sent = json.loads(json.dumps(values))
+            readers = {key: (about, Meter(**cost)) for key, (about, cost) in sent["readers"].items()}
+            yield GroupDone(readers, [tuple(row) for row in sent["rows"]])
+
+    run_study(study, tmp_path / "there", elsewhere=elsewhere, progress=False)
+    here, there = (RunFolder(tmp_path / name) for name in ("here", "there"))
+    assert without_seconds(rows_of(here.path)) == without_seconds(rows_of(there.path))
+    for counted in ("total_tokens", "calls"):
+        costs = [{name: cost[counted] for name, cost in run.read_json("costs.json").items()} for run in (here, there)]
+        assert costs[0] == costs[1] and set(costs[0]) == {model, str(folder)}
+    assert here.read_json("readers.json") == there.read_json("readers.json")
