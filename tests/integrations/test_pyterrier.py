@@ -45,6 +45,14 @@ def test_scores_and_ranks(tiny_reader):
     assert pt.model.add_ranks(found.copy())["rank"].tolist() == found["rank"].tolist()
 
 
+def test_an_instruction(tiny_reader):
+    how = {"method": "yes_no", "instruction": "Find what sleeps."}
+    found = FastreaderRerank(reader=tiny_reader, **how)(frame())
+    for qid, query in QUESTIONS.items():
+        wanted = fr.rerank(tiny_reader, query, TEXTS, **how)
+        assert found[found.qid == qid].score.tolist() == pytest.approx([r.relevance for r in wanted], abs=1e-6)
+
+
 def test_in_pipelines(tiny_reader):
     own = FastreaderRerank(reader=tiny_reader)
     cut = pt.Transformer.from_df(frame()) >> own % 2

@@ -27,6 +27,7 @@ class FastreaderRerank(pyterrier.Transformer):
         text_field: column of a document's text.
         top_n: at most this many rows for each query; None returns all.
         method: a method of `fastreader.rerank`; None takes a relevance model's own, else query likelihood.
+        instruction: what makes a document relevant, for the methods that take one.
         options: further arguments of `fastreader.rerank`.
         reader: a reader to use instead of `model`.
 
@@ -41,6 +42,7 @@ class FastreaderRerank(pyterrier.Transformer):
         text_field: str = "text",
         top_n: int | None = None,
         method: str | None = None,
+        instruction: str | None = None,
         options: dict[str, Any] | None = None,
         device: str = "auto",
         dtype: str = "auto",
@@ -49,7 +51,7 @@ class FastreaderRerank(pyterrier.Transformer):
     ) -> None:
         check_text("text_field", text_field)
         self.model, self.text_field, self.top_n, self.method = model, text_field, top_n, method
-        self.options = dict(options or {})
+        self.instruction, self.options = instruction, dict(options or {})
         self.device, self.dtype, self.precision, self.reader = device, dtype, precision, reader
 
     def transform(self, inp: Any) -> Any:

@@ -34,6 +34,11 @@ def test_rerank_and_score_give_the_models_own_scores(reranker):
         web = client.post("/rerank", json={**body, "instruction": "web"}).json()["results"]
         named = fr.rerank(reranker, QUERY, DOCUMENTS, instruction="web")
         assert [row["relevance_score"] for row in web] == pytest.approx([r.relevance for r in named], abs=1e-6)
+        pairs = {"text_1": QUERY, "text_2": DOCUMENTS, "instruction": "web"}
+        scores = client.post("/score", json=pairs).json()["data"]
+        assert {row["index"]: row["score"] for row in scores} == pytest.approx(
+            {r.index: r.relevance for r in named}, abs=1e-6
+        )
 
 
 def test_calls_at_the_same_time_do_not_mix(reranker):
@@ -63,4 +68,6 @@ def test_a_reader_that_is_no_reranker_refuses_relevance(tiny_reader):
         answer = client.post("/rerank", json=body)
         assert answer.status_code == 422 and "yes_no" in answer.text
         answer = client.post("/rerank", json={"query": QUERY, "documents": DOCUMENTS, "instruction": "Find it."})
+        assert answer.status_code == 422 and "instruction" in answer.text
+        answer = client.post("/score", json={"text_1": QUERY, "text_2": DOCUMENTS, "instruction": "Find it."})
         assert answer.status_code == 422 and "instruction" in answer.text

@@ -115,7 +115,7 @@ def answer_rerank(request: RerankRequest, reader: PackedReader, pooled: ServerPo
     else:
         _check_compared(documents, str(request.method).replace("_", "-") == "pairwise")
         pool = {"pool": pooled.pool, "uncalibrated": True} if pooled.pool and request.method == MOI else {}
-        whole = rerank(reader, request.query, documents, **how, **pool)
+        whole = rerank(reader, request.query, documents, progress=False, **how, **pool)
         results, stats, note = whole.results, whole.stats, whole.note
         pooled.keep()
     ranked = results[: request.top_n or None]
@@ -186,11 +186,13 @@ def answer_score(request: ScoreRequest, reader: PackedReader) -> dict[str, Any]:
     documents = _passages(reader, given, "documents")
     for i, query in enumerate(queries):
         check_bytes(reader, f"queries[{i}]", query)
+    check_bytes(reader, "instruction", request.instruction or "")
     count = max(len(queries), len(documents))
     fits = all(len(side) in (1, count) for side in (queries, documents))
     expect(fits, "documents", f"one, or one for each of {len(queries)} queries", f"{len(documents)} documents")
     each = [queries[i % len(queries)] for i in range(count)]
-    results, stats = _alone(reader, each, [documents[i % len(documents)] for i in range(count)])
+    paired = [documents[i % len(documents)] for i in range(count)]
+    results, stats = _alone(reader, each, paired, instruction=request.instruction)
     data = [{"index": i, "object": "score", "score": result.relevance} for i, result in enumerate(results)]
     return {"id": new_id("score"), "object": "list", "model": reader.name, "data": data, "usage": usage(stats)}
 

@@ -137,6 +137,7 @@ class ScoreRequest(Body):
     documents: Document | Many[Document] = Field(
         validation_alias=AliasChoices("documents", "text_2", "data_2", "items")
     )
+    instruction: str | None = Field(None, description="What makes a document relevant.")
 
 
 class StreamOptions(Body):
