@@ -19,7 +19,7 @@ class Terminal(io.StringIO):
 
 
 def on_a_terminal(monkeypatch):
-    """Return what standard error gets; not a fixture, whose stream pytest would replace before the test."""
+    """Return what standard error gets. A fixture would not do, since pytest replaces its stream before the test."""
     stream = Terminal()
     monkeypatch.setattr(sys, "stderr", stream)
     monkeypatch.setenv("TERM", "xterm")

@@ -14,6 +14,7 @@ from helpers.families import tiny
 from helpers.hub_server import hub_of
 from helpers.rerankers import ONE_TURN, TWO_TURNS, classifier, logit_score
 from helpers.support import byte_tokenizer
+from sentence_transformers import CrossEncoder
 
 import fastreader as fr
 from fastreader.errors import ContextOverflowError, InputError, ModelFileError, UnsupportedModelError
@@ -21,7 +22,7 @@ from fastreader.integrations.cross_encoder import FastreaderCrossEncoder
 
 TEXT = "the river Nile is long in Egypt and bread was baked by cats; who knows? 12 345 naïve 東京 \n Is it"
 WORDS = TEXT.split(" ")
-PAIRS = 60
+PAIRS = 200
 IDENTITY = torch.nn.Identity()
 
 
@@ -44,6 +45,7 @@ def exact(folder):
         ("Qwen3", {}),
         ("Qwen2", {"false": False, "activation": torch.nn.Identity()}),
         ("Llama", {"prompts": {"web": "Web query.", "code": "Code."}, "name": "web"}),
+        ("Gemma", {"false": False}),
         ("Gemma2, window, caps", {"template": TWO_TURNS}),
         (
             "Mistral",
@@ -63,10 +65,23 @@ def test_scores_are_those_of_sentence_transformers(tmp_path, family, how):
     query, documents = pairs[0][0], [document for _, document in pairs[:40]]
     ranking = fr.rerank(reader, query, documents)
     assert ranking.method == "relevance"
+    assert found.scores.argsort().tolist() == want.argsort().tolist()
     ranks = [row["corpus_id"] for row in theirs.rank(query, documents)]
     assert ranking.indices == ranks
     assert ranking[0].relevance == pytest.approx(1 / (1 + np.exp(-ranking[0].value)))
     assert ranking.stats.computed_tokens < 0.8 * ranking.stats.total_tokens
+
+
+def test_a_bias_of_the_lm_head_counts(tmp_path):
+    _, folder = logit_score(tmp_path, "Phi")
+    model, pairs = transformers.AutoModelForCausalLM.from_pretrained(folder), drawn(20)
+    before = exact(folder).relevance_scores(pairs).logits
+    labels = json.loads((folder / "1_LogitScore" / "config.json").read_text())
+    model.lm_head.bias.data[labels["true_token_id"]] = 0.75
+    model.save_pretrained(folder)
+    found = exact(folder).relevance_scores(pairs)
+    assert found.logits == pytest.approx(before + 0.75, abs=1e-5)
+    assert found.scores == pytest.approx(CrossEncoder(str(folder)).predict(pairs), abs=1e-5)
 
 
 HUB = """
