@@ -22,8 +22,7 @@ class Models:
 
     Args:
         load: returns a reader by name.
-        cache: of their replies.
-        max_batch_tokens: see `CachedReader`.
+        cache, max_batch_tokens: see `CachedReader`.
         check: called once with the name and the description of each reader, as soon as it is loaded.
 
     Attributes:
@@ -72,7 +71,7 @@ def loader(study: Study) -> Load:
     return load
 
 
-def check_models(study: Study, cells: Iterable[Cell]) -> None:
+def require_models(study: Study, cells: Iterable[Cell]) -> None:
     """Check that the reader that each method names can be loaded, as far as that is known before its weights are read.
 
     Raises:

@@ -29,7 +29,7 @@ from fastreader.study.contents import require_same_study
 from fastreader.study.extras import fit_voters, write_attention, write_conflicts, write_measures
 from fastreader.study.folder import CACHE, COSTS, RESULTS, RunFolder
 from fastreader.study.measures.case import Load
-from fastreader.study.models import Models, check_models, loader
+from fastreader.study.models import Models, loader, require_models
 from fastreader.study.registry import check
 
 
@@ -98,7 +98,7 @@ def run_study(
         warnings.warn("no question has right answers" + (f"; {unread}" if unread else ""), stacklevel=3)
     cells = cells_of(study)
     if load is None:
-        check_models(study, cells)
+        require_models(study, cells)
     run = RunFolder(folder)
     run.begin(study, resume)
     further = {cell.method.ranker for cell in cells}

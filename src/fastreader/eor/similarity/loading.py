@@ -36,10 +36,10 @@ def check_names(names: Sequence[str]) -> None:
             expected = "reader, a folder of a classifier, or a hub id"
         else:
             continue
-        check_model_name(name, model, expected)
+        require_model_name(name, model, expected)
 
 
-def check_model_name(name: str, model: str, expected: str) -> None:
+def require_model_name(name: str, model: str, expected: str) -> None:
     """Check that a model is a folder with a config.json, or named like a hub id.
 
     Args:

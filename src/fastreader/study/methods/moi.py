@@ -10,7 +10,7 @@ import numpy as np
 from fastreader.core.checks import check_choice, check_keys, expect, given, located
 from fastreader.core.tree import TreeStats
 from fastreader.data import Example
-from fastreader.eor.similarity.loading import check_model_name
+from fastreader.eor.similarity.loading import require_model_name
 from fastreader.moi.baselines import METHODS, Method
 from fastreader.moi.calibration.store import find
 from fastreader.moi.quantities.position_bias import PositionBias
@@ -177,7 +177,7 @@ def _make_order(variant: str, options: dict[str, Any], study: Any) -> OrderMetho
     read = bool(method.needs & {"model", "reader"})
     expect(model is None or read, name, "none, since no model finds the order", model)
     if model is not None and "model" in method.needs:
-        check_model_name(name, model, "a folder or a hub id of a cross-encoder")
+        require_model_name(name, model, "a folder or a hub id of a cross-encoder")
     bias = _bias(options.get("bias", study.moi.get("bias")))
     return OrderMethod.of(study, {**options, "method": method, "bias": bias})
 

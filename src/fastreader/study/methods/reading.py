@@ -110,17 +110,14 @@ class RerankMethod(TemplateMethod):
     def programs(self, batch: Batch) -> list[Program[Answered]]:
         """Return a program for each question, after a check that the reader can rank by the method."""
         if batch.examples:
-            self._check(ranker_of(batch, self.model))
-        return super().programs(batch)
-
-    def _check(self, reader: CachedReader) -> None:
-        way = self._way(reader)
-        if way == RELEVANCE:
+            reader = ranker_of(batch, self.model)
+            fits = reader.is_reranker or self._way(reader) != RELEVANCE
             expected = "a relevance model; others rank by 'rerank' or 'rerank:yes_no'"
-            expect(reader.is_reranker, "method 'rerank:relevance': model", expected, reader.name)
-        known = self.instruction is None or way != LIKELIHOOD
-        expected = f"none, since {reader.name} ranks by query likelihood, which has a template instead"
-        expect(known, "method 'rerank': instruction", expected, self.instruction)
+            expect(fits, "method 'rerank:relevance': model", expected, reader.name)
+            fits = self.instruction is None or self._way(reader) != LIKELIHOOD
+            expected = f"none, since {reader.name} ranks by query likelihood, which has a template instead"
+            expect(fits, "method 'rerank': instruction", expected, self.instruction)
+        return super().programs(batch)
 
     def _way(self, reader: CachedReader) -> str:
         """Return the method of `rerank`. A study's own reader ranks by its score only if asked to by name."""
@@ -130,8 +127,7 @@ class RerankMethod(TemplateMethod):
     def _answer(self, batch: Batch, example: Example) -> Program[Answered]:
         reader = ranker_of(batch, self.model)
         how: Any = {"template": self.template, "top_n": self.top_n, "method": self._way(reader)}
-        how["instruction"] = self.instruction
-        direct = NOTHING
+        how["instruction"], direct = self.instruction, NOTHING
         if self.model is None and how["method"] != RELEVANCE:
             ranked = yield from scoring("rerank", reader, lambda found: rerank(found, example, **how))
         else:  # requests of a program go to the study's reader, and return log-likelihoods
