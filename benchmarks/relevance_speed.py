@@ -1,16 +1,19 @@
 """Compare `fr.rerank` by a relevance model with sentence-transformers' CrossEncoder, in one run.
 
 100 documents of 100 words with an instruction and a query of 60 words together, a LogitScore with a chat template on
-SmolLM2-135M's weights. CrossEncoder reads batches sorted by length, in float32 and in bfloat16. Rounds alternate, and
-medians and ratios are printed. Bars: at most 0.35 of CrossEncoder's time in float32 and 0.6 of its in bfloat16, and
-tokens computed at most 1.02 of the documents, one instruction and one query.
+the weights of a model, by name or folder. CrossEncoder reads batches sorted by length, in float32 and in bfloat16.
+Rounds alternate, and medians and ratios are printed. Bars: at most 0.35 of CrossEncoder's time in float32 and 0.6 of
+its in bfloat16, with weights of the size of 1B too, where float32 is left out; and tokens computed at most 1.02 of the
+documents, one instruction and one query. The template's own end, which follows each document, is counted apart.
 
     python benchmarks/relevance_speed.py questions.jsonl.gz --rounds 3 --output benchmarks/results/relevance_speed.jsonl
+    python benchmarks/relevance_speed.py questions.jsonl.gz --model 1B_FOLDER --documents 30 --dtypes bfloat16
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import statistics
 import tempfile
@@ -33,15 +36,17 @@ TEMPLATE = (
     "selectattr('role', 'eq', 'document') | map(attribute='content') | first) ~ '<|im_end|>\n' ~ "
     "'<|im_start|>assistant\n' }}"
 )
+TEMPLATE_END = "<|im_end|>\n<|im_start|>assistant\n"
 DOCUMENTS, WORDS, ASKED = 100, 100, 60
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path, help="questions with passages")
-    parser.add_argument("--model", default="smollm2-135m")
+    parser.add_argument("--model", default="smollm2-135m", help="a packaged name or a folder; random weights will do")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--documents", type=int, default=DOCUMENTS)
+    parser.add_argument("--dtypes", nargs="+", default=["float32", "bfloat16"], choices=["float32", "bfloat16"])
     parser.add_argument("--output", type=Path)
     arguments = parser.parse_args()
     texts = [p.text for example in fr.load_examples(arguments.data)[:40] for p in example.passages]
@@ -53,32 +58,39 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         save(arguments.model, Path(folder))
         reader = fr.Reader.load(f"{folder}/saved", device="cpu")
-        theirs = {dtype: encoder(folder, dtype) for dtype in (torch.float32, torch.bfloat16)}
         ways: dict[str, Callable[[], Any]] = {
-            "fastreader": lambda: reader.relevance_scores(pairs, instruction=instruction),
-            "float32": lambda: theirs[torch.float32].predict(pairs, prompt=instruction),
-            "bfloat16": lambda: theirs[torch.bfloat16].predict(pairs, prompt=instruction),
+            "fastreader": lambda: reader.relevance_scores(pairs, instruction=instruction)
         }
+        for dtype in arguments.dtypes:
+            theirs = encoder(folder, getattr(torch, dtype))
+            ways[dtype] = functools.partial(theirs.predict, pairs, prompt=instruction)
         seconds: dict[str, list[float]] = {name: [] for name in ways}
+        busy: dict[str, list[float]] = {name: [] for name in ways}
         found: dict[str, Any] = {}
         for number in range(arguments.rounds + 1):
             for name, run in ways.items():
-                started = time.perf_counter()
+                started, before = time.perf_counter(), time.process_time()
                 found[name] = run()
                 if number:  # the first is to warm up
                     seconds[name].append(time.perf_counter() - started)
+                    busy[name].append(time.process_time() - before)
     ours = found["fastreader"]
     median = {name: round(statistics.median(values), 3) for name, values in seconds.items()}
-    own = sum(len(reader.encoder.pieces([document])[0]) for document in documents)
+    own, asked_for = (sum(map(len, reader.encoder.pieces(given))) for given in (documents, [instruction, query]))
+    end = len(reader.tokenizer(TEMPLATE_END, add_special_tokens=False)["input_ids"])
     row = {
         "what": f"{len(documents)} documents of {WORDS} words, instruction and query of {ASKED} words",
+        "model": Path(arguments.model).name,
         "seconds": median,
-        "of_float32": round(median["fastreader"] / median["float32"], 3),
-        "of_bfloat16": round(median["fastreader"] / median["bfloat16"], 3),
+        "processor_seconds": {name: round(statistics.median(values), 3) for name, values in busy.items()},
+        **{f"of_{dtype}": round(median["fastreader"] / median[dtype], 3) for dtype in arguments.dtypes},
         "computed_tokens": ours.stats.computed_tokens,
         "document_tokens": own,
+        "asked_tokens": asked_for,
+        "template_end_tokens": end * len(documents),
+        "of_texts": round((ours.stats.computed_tokens - end * len(documents)) / (own + asked_for), 4),
         "total_tokens": ours.stats.total_tokens,
-        "apart": {name: float(np.abs(ours.scores - found[name]).max()) for name in ("float32", "bfloat16")},
+        "apart": {dtype: float(np.abs(ours.scores - found[dtype]).max()) for dtype in arguments.dtypes},
         "products": reader.describe()["products"],
         **machine.describe(),
     }
