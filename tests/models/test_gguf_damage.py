@@ -1,14 +1,17 @@
 """Malformed GGUF files: an error of ours that names the file, in bounded memory and time."""
 
+import mmap
 import random
 import resource
 import struct
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from helpers.gguf_files import keys_of, tensors_of, tiny, write
 
 from fastreader.errors import InputError, ModelFileError, UnsupportedModelError
+from fastreader.models.gguf import header
 from fastreader.models.loading.load import load
 from fastreader.models.loading.options import LoadOptions
 
@@ -135,3 +138,23 @@ def test_a_vocabulary_alone_is_named(tmp_path, cache, parts):
     file = write(tmp_path / "vocabulary.gguf", "llama", {"token_embd.weight": tensors["token_embd.weight"]}, {})
     with pytest.raises(ModelFileError, match=r"vocabulary\.gguf: lacks the key llama\.block_count"):
         load(LoadOptions(file, "cpu"))
+
+
+def test_a_header_is_read_without_the_rest_of_a_large_file(tmp_path, parts, monkeypatch):
+    """Under a limit of address space there may be no room for a map of the whole file."""
+    mapped = []
+
+    def counted(descriptor, length, **options):
+        mapped.append(length)
+        return mmap.mmap(descriptor, length, **options)
+
+    monkeypatch.setattr(header, "mmap", SimpleNamespace(mmap=counted, ACCESS_READ=mmap.ACCESS_READ))
+    file = write(tmp_path / "large.gguf", "llama", *parts)
+    whole, size = header.parse(file), file.stat().st_size
+    with file.open("r+b") as stream:
+        stream.truncate(2**33)  # sparse
+    assert header.parse(file) == whole
+    assert mapped == [size, 2**29]
+    monkeypatch.setattr(header, "_MOST_HEADER", 2000)
+    with pytest.raises(ModelFileError, match=r"large\.gguf"):
+        header.parse(file)

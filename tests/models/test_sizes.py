@@ -1,5 +1,6 @@
 """Loads that cannot fit are rejected before weights are allocated, by headers and config only."""
 
+import errno
 import json
 import re
 import subprocess
@@ -21,6 +22,7 @@ from fastreader.models.loading import load, sizes
 from fastreader.models.loading.find import Found
 from fastreader.models.loading.options import LoadOptions
 from fastreader.models.machine import memory
+from fastreader.reader import reader
 
 CLAIM = {
     "hidden_size": 4096,
@@ -72,6 +74,51 @@ def test_a_load_that_cannot_fit_names_what_it_takes_and_what_would_take_less(fol
         Reader.load(folder, dtype=dtype)
 
 
+@pytest.mark.parametrize(
+    ("need", "fits"),
+    [
+        (sizes.Need(10**9, "float32", 4 * 10**9, 4 * 10**9, 0, 3 * 10**9, "cpu"), ["a quantised"]),
+        (sizes.Need(10**9, "float32", 8 * 10**9, 2 * 10**9, 0, 3 * 10**9, "cpu"), ["dtype='bfloat16'", "a quantised"]),
+        (sizes.Need(10**9, "bfloat16", 2 * 10**9, 2 * 10**9, 0, 10**9, "cpu"), ["a quantised"]),
+        (sizes.Need(10**9, "the file's integers", 5 * 10**8, 0, 0, 4 * 10**8, "cpu"), []),
+        (sizes.Need(10**9, "float32", 4 * 10**9, 0, 0, 3 * 10**9, "cuda"), ["dtype='bfloat16'", "a quantised"]),
+    ],
+)
+def test_only_what_would_fit_is_named(need, fits, monkeypatch):
+    monkeypatch.setattr(sizes.torch.cuda, "is_available", lambda: False)
+    *found, last = need.ways.split(", ")
+    assert [way.split(" ")[0] for way in found] == [way.split(" ")[0] for way in fits]
+    assert last == f"a model of at most {need.free / 0.6e9:.1f} billion weights in a GGUF file at 4 bits"
+
+
+SHORTAGES = [
+    MemoryError(),
+    OSError(errno.ENOMEM, "Cannot allocate memory"),
+    RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 7 bytes"),
+]
+
+
+@pytest.mark.parametrize("error", SHORTAGES, ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize("step", [(load, "read"), (load, "place"), (reader, "check")], ids=lambda step: step[1])
+def test_memory_that_ends_in_the_middle_names_what_the_load_takes(folder, monkeypatch, step, error):
+    def ends(*_, **__):
+        raise error
+
+    monkeypatch.setattr(*step, ends)
+    wanted = rf"{folder}: memory ended .*{type(error).__name__}.* weights as float32 take .* were free"
+    with pytest.raises(OutOfBudgetError, match=wanted):
+        Reader.load(folder, check="full")
+
+
+def test_another_error_than_of_memory_stays_what_it_is(folder, monkeypatch):
+    def fails(*_, **__):
+        raise OSError(errno.EIO, "no more")
+
+    monkeypatch.setattr(reader, "check", fails)
+    with pytest.raises(OSError, match="no more"):
+        Reader.load(folder, check="full")
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="ulimit -v counts on Linux")
 def test_a_limit_of_address_space_counts_as_free_memory():
     code = (
@@ -88,10 +135,23 @@ def test_info_names_what_a_model_takes_without_loading_it(folder, monkeypatch):
     shown = CliRunner().invoke(app, ["info", str(folder), "--format", "json"])
     found = json.loads(shown.stdout)["memory"]
     own = sum(p.numel() for p in tiny_llama().parameters())
-    assert found["weights"].startswith(f"{own:,} as float32: ") and found["fits"] == "yes"
+    assert found["weights"].startswith(f"{own:,} weights as float32 take ") and found["fits"] == "yes"
     monkeypatch.setattr(memory, "_machine_free", lambda: 1000)
     found = json.loads(CliRunner().invoke(app, ["info", str(folder), "--format", "json"]).stdout)["memory"]
     assert found["fits"].startswith("no; ") and "GGUF" in found["fits"]
+
+
+@pytest.mark.parametrize(("products", "size"), [("bf16", 2), ("int16", 4), ("float32", 4)])
+def test_info_counts_keys_and_values_as_a_reader_caches_them(folder, monkeypatch, products, size):
+    monkeypatch.setenv("FASTREADER_PRODUCTS", products)
+    tiny_llama().bfloat16().save_pretrained(folder)
+    config = tiny_llama().config
+    values = 2 * config.num_key_value_heads * (config.hidden_size // config.num_attention_heads)
+    expected = sizes.in_gib(1000 * values * config.num_hidden_layers * size)
+    found = json.loads(CliRunner().invoke(app, ["info", str(folder), "--format", "json"]).stdout)["memory"]
+    assert found["keys and values"] == f"{expected} for every 1000 tokens"
+    model = Reader.load(folder).local_model.model
+    assert sizes.in_gib(1000 * model.key_value_bytes) == expected
 
 
 MODEL = tiny("llama", num_hidden_layers=2, hidden_size=64, intermediate_size=64, head_dim=16)
@@ -146,7 +206,8 @@ def test_every_family_is_counted():
     for family in sorted(listed.intersection(families()) - set(ASIDE)):
         config = tiny_config(family, patterns(family)[0])
         count = counted(config)
-        assert count is None if type(config) not in mapped else count > 1000, family
+        assert (count is None) == (type(config) not in mapped), family
+        assert count is None or (count[0] > 1000 and 0 < count[1] <= count[0]), family
 
 
 def test_what_stops_the_count_stops_the_load(folder, monkeypatch):

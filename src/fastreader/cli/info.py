@@ -88,6 +88,8 @@ def memory_of(model: str) -> dict[str, str]:
         ModelNotFoundError: if nothing has that name.
         ModelFileError: if a file is damaged.
     """
+    import torch
+
     from fastreader.models.loading import sizes
     from fastreader.models.loading.decide import decide
     from fastreader.models.loading.find import find
@@ -99,17 +101,20 @@ def memory_of(model: str) -> dict[str, str]:
     wanted = sizes.need(found, decision)
     if wanted is None:
         return {"model": model, "weights": "known when it is loaded: quantised, or by other code"}
-    dtype = decision.arithmetic.dtype
+    arithmetic = decision.arithmetic
     config = found.config.get_text_config()
-    token = memory.bytes_per_token(config, dtype, "upcast")
+    token = memory.bytes_per_token(config, arithmetic.dtype, "upcast")
+    # a fused pass has keys and values in the type of its products, as few models have others
+    wide = torch.float64 if arithmetic.dtype == torch.float64 else torch.float32
+    cached = torch.bfloat16 if arithmetic.products == "bf16" else wide
     return {
         "model": model,
-        "weights": f"{wanted.weights:,} as {wanted.stored}: {sizes.in_gib(wanted.bytes)}, besides "
-        f"{sizes.in_gib(wanted.mapped)} of mapped files",
+        "weights": wanted.taken,
+        "check at load": f"{sizes.in_gib(wanted.check)} more for a while, at most",
         "working memory": f"{sizes.in_gib(1000 * token)} for every 1000 tokens of a pass, at most",
-        "keys and values": f"{sizes.in_gib(1000 * memory.key_value_bytes(config, dtype))} for every 1000 tokens",
+        "keys and values": f"{sizes.in_gib(1000 * memory.key_value_bytes(config, cached))} for every 1000 tokens",
         "free": f"{sizes.in_gib(wanted.free)} on {wanted.device}",
-        "fits": "yes" if wanted.fits else f"no; what would take less: {wanted.ways(dtype)}",
+        "fits": "yes" if wanted.fits else f"no; what would fit: {wanted.ways}",
     }
 
 

@@ -25,6 +25,7 @@ from fastreader.models.check import (
 )
 from fastreader.models.loading.load import Loaded, load
 from fastreader.models.loading.options import LoadOptions
+from fastreader.models.loading.sizes import naming_shortage
 from fastreader.models.machine.devices import naming_devices
 from fastreader.models.machine.memory import large_blocks_apart, return_freed
 from fastreader.models.rewriting.choices import keep_choices, read_choices
@@ -167,7 +168,8 @@ class Reader(ReaderBase):
         with _loading, busy(f"loading {os.fspath(name)}"), large_blocks_apart():
             loaded = load(options)
             weights = sum(parameter.nbytes for parameter in loaded.model.parameters())
-            reader = cls(loaded, options.check)
+            with naming_shortage(os.fspath(name), loaded.need):
+                reader = cls(loaded, options.check)
             if not loaded.given:
                 reader.local_model.model.release_original()  # nobody else has it, so that weights are not held twice
                 reader._loaded_from = replace(options.from_anywhere(), name=loaded.name)

@@ -17,6 +17,7 @@ _ALIGNMENT, _MOST_ALIGNMENT = 32, 1 << 20  # bytes
 _MOST_ITEMS = 1 << 24  # of all arrays of a file; the largest vocabularies in use have a quarter of a million entries
 _MOST_DIMENSIONS = 4
 _LEAST_KEY, _LEAST_TENSOR = 13, 32  # bytes of the shortest entries
+_MOST_HEADER = 1 << 29  # bytes that are mapped; a large vocabulary takes 20 million
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,8 @@ def parse(path: Path) -> tuple[dict[str, Any], dict[str, TensorInfo]]:
         magic = stream.read(len(_MAGIC))
         if magic != _MAGIC:
             raise ModelFileError(f"{path}: not a GGUF file (it starts with {magic!r}, expected {_MAGIC!r})")
-        with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        # not the whole file, for which a limit of address space may leave no room
+        with mmap.mmap(stream.fileno(), min(size, _MOST_HEADER), access=mmap.ACCESS_READ) as content:
             return _Cursor(path, content, size).header()
 
 
@@ -69,6 +71,8 @@ class _Cursor:
         left = self.size - self.at
         if count * width > left:
             raise self.damaged(f"{what}: {count:,} items announced, {left:,} bytes left")
+        if self.at + count * width > len(self.content):
+            raise self.damaged(f"{what}: beyond the first {len(self.content):,} bytes, which hold every known header")
 
     def number(self, letter: str, what: str) -> Any:
         form = struct.Struct(f"<{letter}")
@@ -125,7 +129,7 @@ class _Cursor:
 
     def texts(self, count: int, what: str) -> list[str]:
         """Return many strings, without a call for each."""
-        content, at, size, found = self.content, self.at, self.size, []
+        content, at, size, found = self.content, self.at, len(self.content), []
         length_of = struct.Struct("<Q").unpack_from
         try:
             for _ in range(count):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import pickle
 from collections.abc import Callable, Iterator
@@ -165,8 +166,16 @@ def _translated(error: Exception, name: str, quantised: bool) -> FastreaderError
 
 def raise_if_memory(error: BaseException, name: str) -> None:
     """Raise OutOfBudgetError if an error, or what it was raised from, is a lack of the CPU's memory."""
-    if any(isinstance(each, MemoryError) or _NO_MEMORY in str(each) for each in _chain(error)):
+    if lacks_memory(error):
         raise OutOfBudgetError(f"{name}: the model does not fit in memory ({error})") from error
+
+
+def lacks_memory(error: BaseException) -> bool:
+    """Return whether an error, or what it was raised from, is a lack of the CPU's memory."""
+    return any(
+        isinstance(each, MemoryError) or _NO_MEMORY in str(each) or getattr(each, "errno", None) == errno.ENOMEM
+        for each in _chain(error)
+    )
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:

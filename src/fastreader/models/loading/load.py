@@ -19,7 +19,7 @@ from fastreader.models.loading.options import LoadOptions
 from fastreader.models.loading.read import Contents, read, require_relevance
 from fastreader.models.loading.relevance import RelevanceScheme
 from fastreader.models.loading.revision import kept_weights_digest, revision
-from fastreader.models.loading.sizes import require_fit
+from fastreader.models.loading.sizes import Need, naming_shortage, require_fit
 from fastreader.models.machine.arithmetic import Arithmetic
 from fastreader.models.machine.devices import check_map, devices_of
 from fastreader.models.rewriting import quantised, surgery
@@ -39,6 +39,7 @@ class Loaded:
         packaged: whether the name alone fixes the digest.
         given: whether the model is the caller's object.
         relevance: how it scores a query with a document; None if it is no reranker.
+        need: the memory that the load takes, if it was known before.
     """
 
     model: Any
@@ -49,6 +50,7 @@ class Loaded:
     packaged: bool
     given: bool
     relevance: RelevanceScheme | None = None
+    need: Need | None = None
 
 
 def require_loadable(options: LoadOptions) -> None:
@@ -66,21 +68,22 @@ def load(options: LoadOptions) -> Loaded:
     """Load what the options name. Errors are documented at `find`, `decide`, `read` and `place`."""
     found = find(options)
     decision = decide(found)
-    require_fit(found, decision)
+    wanted = require_fit(found, decision)
     note("reading weights")
-    contents = read(found, decision)
-    note("naming weights by their values")
-    weights = None if found.kind == "pair" else kept_weights_digest(contents.text, found, decision)
-    digest = revision(contents.text, contents.tokenizer, weights)
-    if contents.relevance is not None:
-        digest = contents.relevance.digest(digest)
-    model, arithmetic = place(contents, decision, found.options.device_map)
+    with naming_shortage(found.source, wanted):
+        contents = read(found, decision)
+        note("naming weights by their values")
+        weights = None if found.kind == "pair" else kept_weights_digest(contents.text, found, decision)
+        digest = revision(contents.text, contents.tokenizer, weights)
+        if contents.relevance is not None:
+            digest = contents.relevance.digest(digest)
+        model, arithmetic = place(contents, decision, found.options.device_map)
     if found.file is not None and (kinds := unpacked(found.file)):
         arithmetic = replace(arithmetic, unpacked=kinds)
     name = found.name or _name_of(model)
     packaged = found.kind == "packaged" and found.adapter is None
     given = found.kind == "pair"
-    return Loaded(model, contents.tokenizer, arithmetic, name, digest, packaged, given, contents.relevance)
+    return Loaded(model, contents.tokenizer, arithmetic, name, digest, packaged, given, contents.relevance, wanted)
 
 
 def _name_of(model: Any) -> str:

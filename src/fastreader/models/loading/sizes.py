@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import re
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +16,7 @@ import torch
 from fastreader.errors import ModelFileError, OutOfBudgetError
 from fastreader.models.gguf.weights import integer_bytes
 from fastreader.models.loading.decide import Decision
-from fastreader.models.loading.files import guarded_build, parsed
+from fastreader.models.loading.files import guarded_build, lacks_memory, parsed
 from fastreader.models.loading.find import Found
 from fastreader.models.loading.text_only import classes_for, on_meta
 from fastreader.models.machine.memory import address_space_left, free_bytes
@@ -23,6 +27,8 @@ _MOST_HEADER = 100_000_000  # bytes of a safetensors header, the format's own li
 _CLAIM = 2  # a config that describes this many times the weights of its files is for another model
 _SMALL = 2**22  # weights that a config may claim beyond that
 _GIB = 2**30
+_QUANTISED = 0.6  # bytes a weight of a GGUF file at 4 bits
+_LAYER = re.compile(r".*?\.\d+(?=\.)")  # of a weight's name, up to its layer's index
 
 
 @dataclass(frozen=True)
@@ -34,6 +40,7 @@ class Need:
         stored: as what they are held, in words.
         bytes: of memory that nothing else can use, on the device.
         mapped: bytes of files that stay mapped besides, which the system may drop.
+        check: bytes that comparing layers in float32 takes besides for a while, at most.
         free: bytes that are free on the device.
         device: where the weights go.
     """
@@ -42,6 +49,7 @@ class Need:
     stored: str
     bytes: int
     mapped: int
+    check: int
     free: int
     device: str
 
@@ -52,13 +60,23 @@ class Need:
             return False
         return self.device != "cpu" or self.bytes + self.mapped <= address_space_left()
 
-    def ways(self, dtype: torch.dtype) -> str:
-        """Return what to try, in words, for weights that are stored as `dtype`."""
-        smaller = [] if dtype.itemsize <= 2 else ["dtype='bfloat16'"]
-        smaller.append("a quantised GGUF file of the model (about 0.6 bytes a weight at 4 bits)")
-        if self.device != "cpu" or torch.cuda.is_available():
-            smaller.append("device_map='auto'")
-        return ", ".join(smaller)
+    @property
+    def taken(self) -> str:
+        """What the weights take, in words."""
+        besides = f", besides {in_gib(self.mapped)} of mapped files" if self.mapped else ""
+        return f"{self.weights:,} weights as {self.stored} take {in_gib(self.bytes)} on {self.device}{besides}"
+
+    @property
+    def ways(self) -> str:
+        """What would fit in what is free, in words."""
+        narrow = 2.0 if self.device != "cpu" or 0 < self.mapped <= 2.2 * self.weights else 4.0
+        sizes = {"dtype='bfloat16'": narrow, "a quantised GGUF file of the model": _QUANTISED}
+        took = {way: int(size * self.weights) for way, size in sizes.items()}
+        found = [f"{way} ({in_gib(size)})" for way, size in took.items() if size < min(self.bytes, self.free)]
+        if torch.cuda.is_available():
+            found.append("device_map='auto'")
+        most = self.free / _QUANTISED / 1e9
+        return ", ".join([*found, f"a model of at most {most:.1f} billion weights in a GGUF file at 4 bits"])
 
 
 def in_gib(count: int) -> str:
@@ -95,8 +113,11 @@ def _header(file: Path) -> tuple[int, int]:
         raise ModelFileError(f"{file}: damaged or truncated ({error})") from error
 
 
-def described(found: Found) -> int | None:
-    """Return the number of weights that a config describes, tied ones once, or None if only the model's code knows.
+def described(found: Found) -> tuple[int, int] | None:
+    """Return two numbers of weights that a config describes, or None if only the model's code knows.
+
+    Returns:
+        (all weights, tied ones once; those of the largest layer and of the largest matrix elsewhere)
 
     Raises:
         ModelFileError, UnsupportedModelError: if no model can be made of the config, as when it is read.
@@ -105,7 +126,7 @@ def described(found: Found) -> int | None:
     if found.options.trust_remote_code:
         return None
 
-    def counted() -> int | None:
+    def counted() -> tuple[int, int] | None:
         kind = classes_for(config, False, None)[0]
         mapping = getattr(kind, "_model_mapping", None)
         if mapping is not None:
@@ -115,7 +136,14 @@ def described(found: Found) -> int | None:
             kind = kind[0] if isinstance(kind, tuple) else kind
         model = on_meta(kind, config)
         model.tie_weights()
-        return int(sum(parameter.numel() for parameter in model.parameters()))
+        layers: Counter[str] = Counter()
+        others = [0]
+        for name, parameter in model.named_parameters():
+            if layer := _LAYER.match(name):
+                layers[layer[0]] += parameter.numel()
+            else:
+                others.append(parameter.numel())
+        return layers.total() + sum(others), max(layers.values(), default=0) + max(others)
 
     return guarded_build(counted, found.source, config)
 
@@ -134,8 +162,9 @@ def need(found: Found, decision: Decision) -> Need | None:
         held: tuple[int, int] | None = sum(math.prod(t.shape) for t in file.tensors.values()), 0
     else:
         held = stored(folder) if folder.is_dir() else None
-    if (weights := described(found)) is None:
+    if (counts := described(found)) is None:
         return None
+    weights, check = counts[0], 4 * counts[1]
     if held is not None and weights > _CLAIM * held[0] + _SMALL:
         claims = "config.json describes" if file is None else "its keys describe"
         raise ModelFileError(
@@ -146,30 +175,48 @@ def need(found: Found, decision: Decision) -> Need | None:
     kind = str(dtype).removeprefix("torch.")
     free, size = free_bytes(device), weights * dtype.itemsize
     if file is not None and decision.reads == "integers":
-        return Need(weights, "the file's integers", integer_bytes(file), 0, free, device.type)
+        return Need(weights, "the file's integers", integer_bytes(file), 0, check, free, device.type)
     if file is not None:  # besides the values, kernels hold them in bfloat16 in their own layout
         layout = 2 * weights if device.type == "cpu" else 0
-        return Need(weights, kind, size + layout, 0, free, device.type)
+        return Need(weights, kind, size + layout, 0, check, free, device.type)
     mapped = 0 if held is None else held[1]
     # On a CPU the kernels have their own layout; the file serves as the other copy if the type is the same.
     same = held is not None and held[1] == held[0] * dtype.itemsize
     copies = 1 if same or device.type != "cpu" else 2
-    return Need(weights, kind, copies * size, mapped, free, device.type)
+    return Need(weights, kind, copies * size, mapped, check, free, device.type)
 
 
-def require_fit(found: Found, decision: Decision) -> None:
-    """Reject a load that cannot fit, before memory is allocated for its weights.
+def require_fit(found: Found, decision: Decision) -> Need | None:
+    """Reject a load that cannot fit before memory is allocated for its weights, and return what it takes if known.
 
     Raises:
         OutOfBudgetError: if the weights take more memory than is free.
         ModelFileError: if the config describes far more weights than the files hold.
     """
     wanted = need(found, decision)
-    if wanted is None or wanted.fits or found.options.device_map is not None:
-        return
-    limit = min(wanted.free, address_space_left()) if wanted.device == "cpu" else wanted.free
-    raise OutOfBudgetError(
-        f"{found.source}: {wanted.weights:,} weights as {wanted.stored} take {in_gib(wanted.bytes)} on {wanted.device} "
-        f"besides a file of {in_gib(wanted.mapped)}, and {in_gib(limit)} are free. What would take less: "
-        f"{wanted.ways(decision.arithmetic.dtype)}"
-    )
+    if wanted is not None and not wanted.fits and found.options.device_map is None:
+        raise OutOfBudgetError(
+            f"{found.source}: {wanted.taken}, and {in_gib(wanted.free)} are free. What would fit: {wanted.ways}"
+        )
+    return wanted
+
+
+@contextmanager
+def naming_shortage(name: str, wanted: Need | None) -> Iterator[None]:
+    """Within the block, let a lack of the CPU's memory be an OutOfBudgetError that says what the load of `name` takes.
+
+    Raises:
+        OutOfBudgetError: if memory ends.
+    """
+    try:
+        yield
+    except torch.OutOfMemoryError:  # of a GPU
+        raise
+    except Exception as error:
+        if wanted is None or not lacks_memory(error):
+            raise
+        raise OutOfBudgetError(
+            f"{name}: memory ended while it was loaded ({type(error).__name__}). Its {wanted.taken}; comparing layers "
+            f"takes at most {in_gib(wanted.check)} more, and {in_gib(wanted.free)} were free. What would take less: a "
+            "file with fewer bits a weight, a smaller model, or check='off' once the model was compared"
+        ) from error
