@@ -15,7 +15,7 @@ ARM64_CXX ?= aarch64-linux-gnu-g++
 ARM64_QEMU ?= qemu-aarch64 -L /usr/aarch64-linux-gnu
 INPUTS := pyproject.toml setup.py constraints.txt $(wildcard csrc/*)
 
-.PHONY: demo test test-integrations test-site lint audit fuzz faults sanitize kernels arm64 format docs bench compile-report bench-ops bench-eor bench-gpu gpu-standin model encoder clean help
+.PHONY: demo test test-integrations test-site lint audit fuzz faults sanitize kernels arm64 format docs bench compile-report bench-ops bench-eor bench-sizes bench-gpu gpu-standin model encoder clean help
 
 help:
 	@echo "make demo       what fastreader shows and does, in a minute, with the packaged reader"
@@ -34,6 +34,7 @@ help:
 	@echo "make bench-ops  the operators against their alternatives"
 	@echo "make bench-eor  learning and counting votes"
 	@echo "make compile-report   registers, memory and instructions of every Triton kernel, in build/compile-report.md"
+	@echo "make bench-sizes SIZE=1b LLAMACPP=FOLDER   readers of 1b, 4b or 8b with random weights: loads, memory, scoring, writing"
 	@echo "make bench-gpu  on a CUDA device, in 10 minutes: its tests, passes, kernels, into build/gpu"
 	@echo "make gpu-standin TORCH=DIR TRITON=DIR   tests/gpu without a GPU, on PyTorch's CUDA build; alone, how to get it"
 
@@ -153,6 +154,12 @@ bench-ops: $(VENV)/.developing
 
 bench-eor: $(VENV)/.developing
 	$(BIN)/python -m pytest benchmarks/eor
+
+# Rows that are in build/sizes/rows.SIZE.jsonl are not measured again. Without LLAMACPP it says how to get llama.cpp.
+SIZE := 1b
+bench-sizes: $(VENV)/.developing model
+	$(BIN)/python benchmarks/sizes.py --size $(SIZE) --folder build/sizes --output build/sizes/rows.$(SIZE).jsonl \
+		$(if $(LLAMACPP),--llamacpp "$(LLAMACPP)")
 
 # Each part ends by itself before `timeout` ends it; rows are written as they are measured.
 bench-gpu: $(VENV)/.developing
