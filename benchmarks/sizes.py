@@ -270,7 +270,7 @@ class Watch:
         self._thread.join()
 
     def look(self) -> dict[str, int]:
-        """Return the highest resident and anonymous bytes so far, with those of now."""
+        """Return the highest resident and anonymous bytes so far, with the current ones."""
         for name, count in memory_of(self._pid).items():
             self._highest[name] = max(self._highest[name], count)
         return dict(self._highest)
@@ -281,7 +281,7 @@ class Watch:
 
 
 def memory_of(pid: int) -> dict[str, int]:
-    """Return the resident bytes of a process at most so far, and its anonymous bytes now; none after its end."""
+    """Return the most resident bytes of a process so far and its anonymous bytes now, or nothing after its end."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     except (FileNotFoundError, ProcessLookupError):

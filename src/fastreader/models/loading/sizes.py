@@ -117,7 +117,7 @@ def described(found: Found) -> tuple[int, int] | None:
     """Return two numbers of weights that a config describes, or None if only the model's code knows.
 
     Returns:
-        (all weights, tied ones once; those of the largest layer and of the largest matrix elsewhere)
+        (all weights, tied ones once; weights of the largest layer and the largest matrix elsewhere)
 
     Raises:
         ModelFileError, UnsupportedModelError: if no model can be made of the config, as when it is read.
