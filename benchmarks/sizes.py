@@ -23,6 +23,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import resource
 import shutil
 import statistics
 import subprocess
@@ -55,6 +56,7 @@ ROWS = [1, 4, 16]
 PASSAGES, CANDIDATES, PROMPT = 5, 4, 64
 # Beyond the weights: 1.5 GiB of libraries, activations and keys, and a tenth of gaps.
 BASE_BYTES, SHARE = 3 * 2**29, 1.1
+MOST_OTHERS = 0.1  # share of the CPUs that other programs may take
 EVERY = 0.02  # seconds between two looks at a process
 _GIB = 2**30
 
@@ -163,8 +165,9 @@ def measure(arguments: argparse.Namespace, reader: RandomReader) -> None:
             if each.first:
                 shutil.rmtree(cache, ignore_errors=True)
             row = {**vars(each), "machine": machine.describe(), "file_bytes": bytes_below(made)}
-            row["gemm_flops"] = machine.gemm_rate(torch.bfloat16)
-            log.append(each.id, {**row, **run(command(kind, arguments), own, cache)})
+            before = Clock()
+            told = run(command(kind, arguments), own, cache)
+            log.append(each.id, {**row, **told, **before.since()})
             print(f"{each.id} of {arguments.rounds}", file=sys.stderr)
 
 
@@ -250,6 +253,25 @@ def run(words: list[str], asked: dict[str, Any], cache: Path) -> dict[str, Any]:
     if status := process.wait():
         raise RuntimeError(f"{' '.join(words)}: exit status {status}")
     return told
+
+
+class Clock:
+    """The CPU time of the machine and of this program's processes that have ended."""
+
+    def __init__(self) -> None:
+        with Path("/proc/stat").open() as stream:
+            user, nice, system, _, _, *interrupts = map(int, stream.readline().split()[1:9])
+        self._all = (user + nice + system + sum(interrupts)) / os.sysconf("SC_CLK_TCK")
+        used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+        self._own = sum(each.ru_utime + each.ru_stime for each in used)
+        self._at = time.perf_counter()
+
+    def since(self) -> dict[str, float]:
+        """Return the CPU seconds of this program since then, and the share of the machine that others took."""
+        now = Clock()
+        own = now._own - self._own
+        others = (now._all - self._all - own) / (now._at - self._at) / (os.cpu_count() or 1)
+        return {"cpu_seconds": own, "others": max(0.0, others)}
 
 
 class Watch:
@@ -397,7 +419,8 @@ def report(rows: list[dict[str, Any]]) -> str:
         "| scoring, s | a step of 1 / 4 / 16 texts, ms |",
         "|-|-|-|-|-|-|-|",
     ]
-    for way in dict.fromkeys(row["way"] for row in rows):
+    found = {row["way"] for row in rows}
+    for way in (way for way in WAYS if way in found):
         first = [row for row in rows if row["way"] == way and row["first"]]
         later = [row for row in rows if row["way"] == way and not row["first"]]
         lines.append(f"| {way} | {' | '.join(_cells(first, later))} |")
@@ -405,11 +428,10 @@ def report(rows: list[dict[str, Any]]) -> str:
     versions = f"torch {about['torch']}, transformers {about['transformers']}, commit {about['commit']}"
     where = f"{settings['size']}, {about['processor']}, {settings['threads']} threads"
     lines += ["", f"{where}, {versions}; medians of {max(row['round'] for row in rows)} rounds."]
-    if not any(WAYS[row["way"]][0] == "llamacpp" for row in rows):
+    if not any(WAYS[way][0] == "llamacpp" for way in found):
         lines.append("llama.cpp was not measured, since --llamacpp named no folder with it.")
-    rates = [row["gemm_flops"] for row in rows]
-    if min(rates) < 0.75 * max(rates):
-        lines.append("**The machine was loaded: do not quote these times.**")
+    if (others := max(row["others"] for row in rows)) > MOST_OTHERS:
+        lines.append(f"**Other programs took up to {others:.0%} of the CPUs: do not quote these times.**")
     return "\n".join(lines)
 
 

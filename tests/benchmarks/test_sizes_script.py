@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import io
 import json
 import re
 import shutil
@@ -147,7 +148,7 @@ def faked(script, reader, monkeypatch):
         return told
 
     monkeypatch.setattr(sizes, "run", run)
-    monkeypatch.setattr(sizes.machine, "gemm_rate", lambda dtype: 1e11)
+    monkeypatch.setattr(sizes.Clock, "since", lambda clock: {"cpu_seconds": 1.0, "others": 0.05})
     monkeypatch.setitem(sizes.random_readers.SHAPES, "1b", reader.shape)
     return sizes, asked
 
@@ -181,11 +182,26 @@ def test_a_run_measures_what_is_missing_and_prints_a_table(faked, reader, monkey
 
 def test_a_loaded_machine_is_named(faked, reader, monkeypatch, tmp_path, capsys):
     sizes, _ = faked
-    rates = iter([1e11, 0.5e11])
-    monkeypatch.setattr(sizes.machine, "gemm_rate", lambda dtype: next(rates))
+    shares = iter([0.02, 0.5])
+    monkeypatch.setattr(sizes.Clock, "since", lambda clock: {"cpu_seconds": 1.0, "others": next(shares)})
     given = ["--folder", reader.folder.parent, "--donor", reader.donor, "--rounds", 1]
     main(sizes, monkeypatch, "--output", tmp_path / "rows.jsonl", *given, "--ways", "fastreader, Q4_0")
-    assert "The machine was loaded" in capsys.readouterr().out
+    assert "Other programs took up to 50% of the CPUs: do not quote" in capsys.readouterr().out
+
+
+def test_cpu_time_of_others_is_what_this_program_did_not_take(script, monkeypatch):
+    sizes = script("sizes")
+    Used = namedtuple("Used", "ru_utime ru_stime")
+    now = {"stat": "cpu  100 0 50 900 7 1 2 3 0 0", "own": Used(1.0, 0.5), "at": 10.0}
+    monkeypatch.setattr(sizes.Path, "open", lambda path: io.StringIO(now["stat"] + "\ncpu0 1 2\n"))
+    monkeypatch.setattr(sizes.resource, "getrusage", lambda who: now["own"])
+    monkeypatch.setattr(sizes.os, "sysconf", lambda name: 100)
+    monkeypatch.setattr(sizes.os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(sizes.time, "perf_counter", lambda: now["at"])
+    before = sizes.Clock()
+    now |= {"stat": "cpu  500 0 150 900 7 1 2 103 0 0", "own": Used(2.0, 0.5), "at": 14.0}
+    # 6 seconds of the machine, 2 of this program and its children, of 8 that two CPUs have
+    assert before.since() == {"cpu_seconds": 2.0, "others": 0.5}
 
 
 Usage = namedtuple("Usage", "total used free")
