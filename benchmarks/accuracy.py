@@ -8,13 +8,13 @@ goes into a second file next to the first.
 
     python benchmarks/accuracy.py questions.jsonl.gz --output accuracy.jsonl
     python benchmarks/accuracy.py questions.jsonl.gz --output accuracy.jsonl --vllm-python THAT/bin/python
+    python benchmarks/accuracy.py questions.jsonl.gz --output accuracy.file.jsonl --dtype file
     python benchmarks/accuracy.py --report accuracy.jsonl
 """
 
 from __future__ import annotations
 
 import argparse
-import copy
 import random
 import sys
 from collections.abc import Sequence
@@ -43,6 +43,9 @@ PRODUCTS = {  # by precision; those that this machine lacks are left out
     "high": ("high", "bf16x3"),
     "exact": ("exact", "float32"),
 }
+ROUNDED = "fast by bf16, bf16 weights"  # of a file, which --dtype file compares with its integers
+ROUNDED_ALL = "transformers, bf16"
+WAYS = [*PRODUCTS, ROUNDED, ROUNDED_ALL]
 
 
 def main() -> None:
@@ -58,6 +61,7 @@ def main() -> None:
     parser.add_argument("--passages", type=int, default=5)
     parser.add_argument("--candidates", type=int, default=4)
     parser.add_argument("--orders", type=int, default=5, help="orders of each question that are compared")
+    parser.add_argument("--ways", nargs="+", default=WAYS, choices=WAYS, metavar="WAY", help=f"of {', '.join(WAYS)}")
     parser.add_argument("--float64", type=int, default=3, help="questions also run in float64")
     parser.add_argument("--vllm-python", help="only run vLLM, by this interpreter, on questions the output has")
     parser.add_argument("--vllm-questions", type=int, default=10)
@@ -77,19 +81,27 @@ def measure(arguments: argparse.Namespace) -> None:
     readers = {
         name: Reader.load(arguments.model, device="cpu", dtype=dtype, precision=precision, products=products)
         for name, (precision, products) in PRODUCTS.items()
-        if products in ways()
+        if name in arguments.ways and products in ways()
     }
-    narrow = peers.plain_model(arguments.model, torch.bfloat16)
-    wide = peers.plain_model(arguments.model, torch.float32) if dtype == "file" else copy.deepcopy(narrow).float()
+    if dtype == "file" and ROUNDED in arguments.ways:
+        readers[ROUNDED] = Reader.load(arguments.model, device="cpu", dtype="bfloat16", products="bf16")
+    if not readers:
+        raise SystemExit("--ways: none of these ways of fastreader runs on this machine")
+    narrow = peers.plain_model(arguments.model, torch.bfloat16) if ROUNDED_ALL in arguments.ways else None
+    if dtype == "file":
+        wide = peers.plain_model(arguments.model, torch.float32)
+    else:
+        wide = peers.plain_model(arguments.model, torch.bfloat16).float()
     examples = load_examples(arguments.data)
     with ResultLog(arguments.output, settings=settings_of(arguments), resume=arguments.output.exists()) as log:
         for i in range(arguments.questions):
             if str(i) in log:
                 continue
-            groups, kinds = drawn(arguments, readers["exact"], examples, i)
+            groups, kinds = drawn(arguments, next(iter(readers.values())), examples, i)
             sequences = [pair for group in groups for pair in group.sequences()]
             values = {f"fastreader, {n}": r.score(sequences).logprob.tolist() for n, r in readers.items()}
-            values["transformers, bf16"] = peers.prefix_cached(narrow, groups)
+            if narrow is not None:
+                values[ROUNDED_ALL] = peers.prefix_cached(narrow, groups)
             values["float32"] = peers.prefix_cached(wide, groups)
             if i < arguments.float64:
                 values["float64"] = alone(wide.double(), sequences)
@@ -120,7 +132,8 @@ def measure_vllm(arguments: argparse.Namespace) -> None:
 def settings_of(arguments: argparse.Namespace) -> dict[str, Any]:
     """What the rows depend on."""
     apart = ["output", "data", "report", "questions", "vllm_python", "vllm_questions"]
-    apart += ["dtype"] if arguments.dtype == "bfloat16" else []  # older rows do not name it
+    apart += ["dtype"] if arguments.dtype == "bfloat16" else []  # older rows do not name these two
+    apart += ["ways"] if arguments.ways == WAYS else []
     return {k: v for k, v in vars(arguments).items() if k not in apart}
 
 
@@ -197,7 +210,8 @@ def report(rows: list[dict[str, Any]]) -> str:
             e = error[kinds == kind]
             cells += [f"{e.mean():.4f}", f"{np.quantile(e, 0.95):.4f}", f"{e.max():.4f}"]
         taus = [_tau(row, way) for row in some]
-        lines.append(f"| {way} | {len(some)} | {' | '.join(cells)} | {np.nanmean(taus):.3f} |")
+        tau = "-" if np.isnan(taus).all() else f"{np.nanmean(taus):.3f}"  # none of single orders
+        lines.append(f"| {way} | {len(some)} | {' | '.join(cells)} | {tau} |")
     checked = [row for row in rows if "float64" in row["values"]]
     if checked:
         off = [abs(a - b) for r in checked for a, b in zip(r["values"]["float32"], r["values"]["float64"], strict=True)]
@@ -207,6 +221,8 @@ def report(rows: list[dict[str, Any]]) -> str:
 
 def _tau(row: dict[str, Any], way: str) -> float:
     asked = [i for i, kind in enumerate(row["kinds"]) if kind == "question"]
+    if len(asked) < 2:
+        return float("nan")
     got, want = ([row["values"][name][i] for i in asked] for name in (way, "float32"))
     return float(kendalltau(got, want).statistic)
 

@@ -110,6 +110,28 @@ def test_accuracy_of_the_second_reader(line):
     assert f"{len(found)} questions, 3 passages" in PAGE and f"{len(error)} sequences" in PAGE
 
 
+FROM_FILES = {"smollm2-135m": "accuracy.file", "gemma-3-270m": "accuracy.gemma.file", "1B, random": "accuracy.1b.file"}
+
+
+@pytest.mark.parametrize("line", table("Accuracy", 2), ids=lambda line: " ".join(line[:2]))
+def test_accuracy_from_the_integers_of_a_file(line):
+    reader, label, *shown = line
+    found = rows(FROM_FILES[reader])
+    assert all(row["settings"]["dtype"] == "file" for row in found)
+    kinds = np.array([kind for row in found for kind in row["kinds"]])
+    way = f"fastreader, fast by {label}"
+    error = np.abs(
+        np.array([v for row in found for v in row["values"][way]])
+        - np.array([v for row in found for v in row["values"]["float32"]])
+    )
+    digits = 4 if error.max() < 0.05 else 3
+    cells = [
+        f"{own.mean():.{digits}f}, {np.quantile(own, 0.95):.{digits}f}, {own.max():.{digits}f}"
+        for own in (error, error[kinds == "candidate"], error[kinds == "question"])
+    ]
+    assert shown == [f"{len(found)}, {len(error)}", *cells]
+
+
 def test_the_second_reader_against_float64():
     (row,) = [row["values"] for row in rows("accuracy.gemma") if "float64" in row.get("values", {})]
     truth = np.array(row["float64"])
