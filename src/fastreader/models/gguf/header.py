@@ -17,7 +17,7 @@ _ALIGNMENT, _MOST_ALIGNMENT = 32, 1 << 20  # bytes
 _MOST_ITEMS = 1 << 24  # of all arrays of a file; the largest vocabularies in use have a quarter of a million entries
 _MOST_DIMENSIONS = 4
 _LEAST_KEY, _LEAST_TENSOR = 13, 32  # bytes of the shortest entries
-_MOST_HEADER = 1 << 29  # bytes that are mapped; a large vocabulary takes 20 million
+_MOST_HEADER = 1 << 27  # bytes that are mapped; a large vocabulary takes 20 million
 
 
 @dataclass(frozen=True)

@@ -216,7 +216,7 @@ def naming_shortage(name: str, wanted: Need | None) -> Iterator[None]:
         if wanted is None or not lacks_memory(error):
             raise
         raise OutOfBudgetError(
-            f"{name}: memory ended while it was loaded ({type(error).__name__}). Its {wanted.taken}; comparing layers "
-            f"takes at most {in_gib(wanted.check)} more, and {in_gib(wanted.free)} were free. What would take less: a "
-            "file with fewer bits a weight, a smaller model, or check='off' once the model was compared"
+            f"{name}: memory ended while it was loaded. Its {wanted.taken}; comparing layers takes at most "
+            f"{in_gib(wanted.check)} more, and {in_gib(wanted.free)} were free. What would take less: a file with "
+            "fewer bits a weight, a smaller model, or check='off' once the model was compared"
         ) from error
