@@ -180,6 +180,16 @@ def test_a_run_measures_what_is_missing_and_prints_a_table(faked, reader, monkey
     assert "--output is needed" in capsys.readouterr().err
 
 
+def test_a_first_load_is_measured_once(script):
+    given = ["--rounds", "2", "--ways", "fastreader, Q4_0", "transformers, prefix cache, bf16"]
+    found = [
+        (part.round, part.way.split(",")[0], part.first)
+        for part in script("sizes").parts(arguments(script, "o", *given))
+    ]
+    first = [(1, "fastreader", True), (1, "fastreader", False), (1, "transformers", False)]
+    assert found == [*first, (2, "fastreader", False), (2, "transformers", False)]
+
+
 def test_a_loaded_machine_is_named(faked, reader, monkeypatch, tmp_path, capsys):
     sizes, _ = faked
     shares = iter([0.02, 0.5])
