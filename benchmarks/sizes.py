@@ -427,7 +427,8 @@ def report(rows: list[dict[str, Any]]) -> str:
     about, settings = rows[0]["machine"], rows[0]["settings"]
     versions = f"torch {about['torch']}, transformers {about['transformers']}, commit {about['commit']}"
     where = f"{settings['size']}, {about['processor']}, {settings['threads']} threads"
-    lines += ["", f"{where}, {versions}; medians of {max(row['round'] for row in rows)} rounds."]
+    rounds = max(row["round"] for row in rows)
+    lines += ["", f"{where}, {versions}; {f'medians of {rounds} rounds' if rounds > 1 else 'one round'}."]
     if not any(WAYS[way][0] == "llamacpp" for way in found):
         lines.append("llama.cpp was not measured, since --llamacpp named no folder with it.")
     if (others := max(row["others"] for row in rows)) > MOST_OTHERS:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from pathlib import Path
 from typing import Any
@@ -130,6 +131,18 @@ def test_accuracy_from_the_integers_of_a_file(line):
         for own in (error, error[kinds == "candidate"], error[kinds == "question"])
     ]
     assert shown == [f"{len(found)}, {len(error)}", *cells]
+
+
+def test_real_sizes(monkeypatch):
+    monkeypatch.syspath_prepend(str(RESULTS.parent))
+    report = importlib.import_module("sizes").report
+    section = PAGE.partition("\n## At real sizes\n")[2].partition("\n## ")[0]
+    found = sorted(RESULTS.glob("sizes.*.jsonl"))
+    assert found
+    for path in found:
+        lines = report(rows(path.stem)).splitlines()
+        assert [line for line in lines if line.startswith("|") and line not in section] == []
+        assert rows(path.stem)[0]["machine"]["commit"] in section
 
 
 def test_the_second_reader_against_float64():
