@@ -215,8 +215,9 @@ def naming_shortage(name: str, wanted: Need | None) -> Iterator[None]:
     except Exception as error:
         if wanted is None or not lacks_memory(error):
             raise
+        first = error.__cause__ if isinstance(error, OutOfBudgetError) and error.__cause__ else error
         raise OutOfBudgetError(
-            f"{name}: memory ended while it was loaded. Its {wanted.taken}; comparing layers takes at most "
-            f"{in_gib(wanted.check)} more, and {in_gib(wanted.free)} were free. What would take less: a file with "
-            "fewer bits a weight, a smaller model, or check='off' once the model was compared"
+            f"{name}: the model does not fit in memory ({type(first).__name__}: {first}). Its {wanted.taken}; "
+            f"comparing layers takes at most {in_gib(wanted.check)} more, and {in_gib(wanted.free)} were free. What "
+            "would take less: a file with fewer bits a weight, a smaller model, or check='off' after a first load"
         ) from error
