@@ -9,7 +9,7 @@ GPU_OUT := build/gpu
 # Integrations that are too heavy for every run of the tests, in a separate environment: test-integrations.
 FRAMEWORKS := build/integrations
 # The C++ kernels alone, without torch, and a program that compares them with plain loops.
-KERNELS := csrc/isa.cpp $(wildcard csrc/kernels_*.cpp) tests/csrc/check_kernels.cpp
+KERNELS := csrc/isa.cpp csrc/block_packing.cpp $(wildcard csrc/kernels_*.cpp) tests/csrc/check_kernels.cpp
 KERNEL_FLAGS := -std=c++20 -O3 -ffp-contract=fast -Icsrc
 ARM64_CXX ?= aarch64-linux-gnu-g++
 ARM64_QEMU ?= qemu-aarch64 -L /usr/aarch64-linux-gnu

@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "block_packing.h"
 #include "kernels.h"
 
 namespace {
@@ -29,6 +30,9 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 constexpr const char* kModeNames[] = {"f32", "bf16", "bf16x3", "bf16x2", "widened", "scaled"};
 constexpr Mode kModes[] = {Mode::f32, Mode::bf16, Mode::bf16x3, Mode::bf16x2, Mode::widened, Mode::scaled};
+
+constexpr const char* kFormatNames[] = {"Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K"};
+static_assert(sizeof(kFormatNames) / sizeof(kFormatNames[0]) == kBlockFormats);
 
 const char* to_bf16(bool half) { return half ? " to bf16" : ""; }
 
@@ -285,6 +289,188 @@ void check_linear(const Kernels& kernels, Mode mode, const Shape& s, After after
       }
       bound += kFloat * (2 + std::fabs(expected)) + (half_out ? kHalf * std::fabs(expected) : 0);
       check.add(out[r * out_width + f], expected, bound);
+    }
+  }
+}
+
+double half_value(const uint8_t* p) {
+  const int bits = p[0] | p[1] << 8, exponent = bits >> 10 & 31;
+  const double fraction = (bits & 1023) / 1024.0;
+  const double magnitude = exponent == 0 ? std::ldexp(fraction, -14) : std::ldexp(1 + fraction, exponent - 15);
+  return bits >> 15 != 0 ? -magnitude : magnitude;
+}
+
+// A value of a block: an integer times its scale, and what is added.
+struct BlockValue {
+  double scaled, offset;
+};
+
+// Unpack a block of a file: the loops of ggml's dequantize_row_q4_0 and so on.
+void unpack_file_block(BlockFormat format, const uint8_t* p, BlockValue* out) {
+  const bool offset = format == BlockFormat::q4_1 || format == BlockFormat::q5_1;
+  const bool fifth = format == BlockFormat::q5_0 || format == BlockFormat::q5_1 || format == BlockFormat::q5_k;
+  switch (format) {
+    case BlockFormat::q4_0:
+    case BlockFormat::q4_1:
+    case BlockFormat::q5_0:
+    case BlockFormat::q5_1: {
+      const double scale = half_value(p), least = offset ? half_value(p + 2) : 0;
+      const uint8_t* const high = p + (offset ? 4 : 2);
+      const uint8_t* const low = high + (fifth ? 4 : 0);
+      for (int i = 0; i < 32; ++i) {
+        int value = i < 16 ? low[i] % 16 : low[i - 16] / 16;
+        if (fifth) value += (high[i / 8] >> i % 8) % 2 * 16;
+        out[i] = {scale * (value - (offset ? 0 : fifth ? 16 : 8)), least};
+      }
+      return;
+    }
+    case BlockFormat::q8_0:
+      for (int i = 0; i < 32; ++i) out[i] = {half_value(p) * static_cast<int8_t>(p[2 + i]), 0};
+      return;
+    case BlockFormat::q4_k:
+    case BlockFormat::q5_k: {
+      const uint8_t *const six = p + 4, *const high = p + 16, *const low = p + (fifth ? 48 : 16);
+      for (int i = 0; i < 256; ++i) {
+        const int j = i / 32;
+        const int scale = j < 4 ? six[j] % 64 : six[j + 4] % 16 + six[j - 4] / 64 * 16;
+        const int least = j < 4 ? six[j + 4] % 64 : six[j + 4] / 16 + six[j] / 64 * 16;
+        const uint8_t both = low[i / 64 * 32 + i % 32];
+        int value = j % 2 == 0 ? both % 16 : both / 16;
+        if (fifth) value += (high[i % 32] >> j) % 2 * 16;
+        out[i] = {half_value(p) * scale * value, -half_value(p + 2) * least};
+      }
+      return;
+    }
+    case BlockFormat::q6_k:
+      for (int i = 0; i < 256; ++i) {
+        const int half = i / 128, quarter = i % 128 / 32, l = i % 32;
+        const uint8_t low = p[64 * half + quarter % 2 * 32 + l], high = p[128 + 32 * half + l];
+        const int value = (quarter < 2 ? low % 16 : low / 16) + (high >> 2 * quarter) % 4 * 16 - 32;
+        out[i] = {half_value(p + 208) * static_cast<int8_t>(p[192 + i / 16]) * value, 0};
+      }
+      return;
+  }
+}
+
+// Write random rows as a file holds them. Some scales are 0 or below the normal halves.
+std::vector<uint8_t> file_rows(BlockFormat format, int64_t rows, int64_t size, Random& random) {
+  std::vector<uint8_t> out(rows * size / block_size(format) * file_bytes(format));
+  for (uint8_t& byte : out) byte = static_cast<uint8_t>(random.next() >> 8);
+  for (size_t at = 0; at < out.size(); at += file_bytes(format)) {
+    for (const size_t half : {size_t{0}, size_t{2}}) {
+      const bool one = format == BlockFormat::q4_0 || format == BlockFormat::q5_0 || format == BlockFormat::q8_0;
+      if (half > 0 && (one || format == BlockFormat::q6_k)) continue;
+      const uint32_t kind = random.next() % 16, exponent = kind == 0 ? 0 : 8 + random.next() % 3;
+      const uint32_t bits = random.next() % 2 << 15 | exponent << 10 | (kind == 1 ? 0 : random.next() % 1024);
+      uint8_t* const to = out.data() + at + (format == BlockFormat::q6_k ? 208 : half);
+      to[0] = static_cast<uint8_t>(bits);
+      to[1] = static_cast<uint8_t>(bits >> 8);
+    }
+  }
+  return out;
+}
+
+// Multiply by a weight of two runs of strips: one of `format`, then others of `second`.
+void check_blocks(Isa isa, const Kernels& kernels, Mode mode, const Shape& s, BlockFormat format, BlockFormat second,
+                  After after, Report& report) {
+  Random random(s.rows * 131 + s.width * 17 + s.size + static_cast<int>(format));
+  Vector input_values = random.normals(s.rows * s.size);
+  for (int64_t r = 1; r < s.rows; r += 3) {
+    for (int64_t k = r % 32; k < s.size; k += 32) input_values[r * s.size + k] *= 1000; // integers need two terms
+  }
+  const Stored input(input_values, s.half_input);
+  const Vector bias = random.normals(s.width);
+
+  LinearArgs a{};
+  a.input = {input.data(), s.half_input, s.size, 0};
+  a.rows = s.rows;
+  a.width = s.width;
+  a.size = a.padded_size = s.size;
+  a.strips = round_up(s.width, kStrip) / kStrip;
+  a.bias = s.bias ? bias.data() : nullptr;
+  a.row_block = s.row_block;
+  const int64_t strips = after == After::gate ? a.strips / 2 : a.strips;
+  a.slice_strips = (strips + s.slices - 1) / s.slices;
+  a.after = after;
+  a.activation = Activation::silu;
+  const int64_t out_width = after == After::gate ? s.width / 2 : s.width;
+  a.out_stride = out_width;
+
+  std::vector<BlockValue> weight(s.width * s.size);
+  const int64_t first_bytes = strip_bytes(kBlockShapes[static_cast<int>(format)], s.size);
+  const int64_t other_bytes = strip_bytes(kBlockShapes[static_cast<int>(second)], s.size);
+  Memory packed(first_bytes + (a.strips - 1) * other_bytes);
+  char* const data = static_cast<char*>(packed.get());
+  a.blocks.count = a.strips > 1 ? 2 : 1;
+  a.blocks.runs[0] = {format, 1, first_bytes, data};
+  a.blocks.runs[1] = {second, a.strips - 1, other_bytes, data + first_bytes};
+  bool sound = true;
+  for (int64_t strip = 0; strip < a.strips; ++strip) {
+    const BlockFormat own = strip == 0 ? format : second;
+    const int64_t first = strip * kStrip, count = std::min(kStrip, s.width - first), each = block_size(own);
+    const int64_t row_bytes = s.size / each * file_bytes(own);
+    const std::vector<uint8_t> rows = file_rows(own, count, s.size, random);
+    char* const to = strip == 0 ? data : data + first_bytes + (strip - 1) * other_bytes;
+    sound = pack_block_strip(own, rows.data(), row_bytes, count, s.size, reinterpret_cast<uint8_t*>(to)) && sound;
+    for (int64_t i = 0; i < count * s.size; i += each) {
+      unpack_file_block(own, rows.data() + i / each * file_bytes(own), weight.data() + first * s.size + i);
+    }
+  }
+  const std::string name = std::string(" ") + name_of(mode) + " " + kFormatNames[static_cast<int>(format)];
+  report["scales are finite"].add(sound, true, 0.5);
+
+  // Only these products take the integers themselves; others of bf16 round the values.
+  const bool rounds = mode == Mode::bf16 && isa != Isa::avx512_bf16;
+  const auto value_of = [&](const BlockValue& w) {
+    return rounds ? rounded(static_cast<float>(w.scaled + w.offset)) : w.scaled + w.offset;
+  };
+  const std::vector<double> left = operand(input.values, s.size, mode, false);
+  const auto product = [&](int64_t r, int64_t f, double* bound) {
+    double sum = 0, size = 0;
+    for (int64_t k = 0; k < s.size; ++k) {
+      const BlockValue& w = weight[f * s.size + k];
+      sum += left[r * s.size + k] * value_of(w);
+      size += std::fabs(left[r * s.size + k]) * (std::fabs(w.scaled) + std::fabs(w.offset));
+    }
+    *bound = size * product_bound(mode, s.size);
+    return sum + (s.bias ? static_cast<double>(bias[f]) : 0.0);
+  };
+  const Vector before = random.normals(s.rows * out_width);
+  for (const bool once : {false, true}) { // unpacked once for all rows
+    if (once && kernels.unpack_strip == nullptr) continue;
+    LinearArgs b = a;
+    Memory whole(kernels.packed_bytes(a.strips, a.padded_size));
+    if (once) {
+      for (int64_t strip = 0; strip < a.strips; ++strip) kernels.unpack_strip(a, strip, whole.get());
+      b.packed = whole.get();
+      b.blocks = {};
+    }
+    Output out(s.rows * out_width, false);
+    if (after == After::add) out.floats = before;
+    b.out = out.data();
+    Memory workspace(once ? kernels.linear_workspace(b) : kernels.linear_blocks_workspace(b));
+    kernels.enter();
+    for (int64_t block = 0; block * s.row_block < s.rows; ++block) {
+      for (int64_t slice = 0; slice * a.slice_strips < strips; ++slice) {
+        (once ? kernels.linear : kernels.linear_blocks)(b, block, slice, workspace.get());
+      }
+    }
+    kernels.leave();
+    Check& check = report[(once ? "unpacked" : "blocks") + name];
+    for (int64_t r = 0; r < s.rows; ++r) {
+      for (int64_t f = 0; f < out_width; ++f) {
+        double bound = 0, expected = product(r, f, &bound);
+        if (after == After::add) expected += before[r * out_width + f];
+        if (after == After::gate) {
+          double up_bound = 0;
+          const double up = product(r, out_width + f, &up_bound), gate = activated(a.activation, expected);
+          bound = 1.2 * bound * std::fabs(up) + (std::fabs(gate) + bound) * up_bound;
+          expected = gate * up;
+          bound += 8 * kFloat * std::fabs(expected);
+        }
+        bound += kFloat * (2 + std::fabs(expected));
+        check.add(out[r * out_width + f], expected, bound);
+      }
     }
   }
 }
@@ -851,6 +1037,21 @@ void check_isa(Isa isa, Report& report) {
       check_linear(*kernels, mode, {5, 64, 96, 32, 1, false, false}, After::gate, true, false, report);
       check_linear(*kernels, mode, {9, 32, 96, 32, 1, false, false}, After::store, false, true, report);
       for (const float poison : {std::nanf(""), kInfinity}) check_poisoned(*kernels, mode, poison, report);
+    }
+    if (kernels->linear_blocks != nullptr && mode != Mode::bf16x2 && mode != Mode::widened) { // of weights in bf16
+      for (int i = 0; i < kBlockFormats; ++i) {
+        const BlockFormat format = static_cast<BlockFormat>(i);
+        const BlockFormat second = static_cast<BlockFormat>((i + 1) % kBlockFormats);
+        const int64_t size = block_size(format) == kRecord && block_size(second) == kRecord ? 608 : 768;
+        const auto check = [&](const Shape& shape, After after) {
+          check_blocks(isa, *kernels, mode, shape, format, second, after, report);
+        };
+        for (const int64_t rows : {1, 3, 16, 40}) {
+          check({rows, 70, 512, 64, 2, true, false}, After::store);
+          check({rows, 45, size, 64, 1, false, true}, After::add);
+        }
+        check({40, 128, 256, 64, 1, true, true}, After::gate);
+      }
     }
     for (const int64_t size : {1, 16, 70, 576}) {
       for (const bool half : {false, true}) {

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
+FORMATS = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K")
 COMPILER = shutil.which("g++") or shutil.which("clang++")
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="no C++ compiler")
 
@@ -19,7 +20,7 @@ def program(tmp_path_factory):
     absent = folder / "absent.cpp"
     stubs = "".join(f"const Kernels* {name}(Mode) {{ return nullptr; }}\n" for name in others)
     absent.write_text(f'#include "kernels.h"\nnamespace fastreader {{\n{stubs}}}\n')
-    kernels = [ROOT / "csrc" / name for name in ("isa.cpp", "kernels_portable.cpp")]
+    kernels = [ROOT / "csrc" / name for name in ("isa.cpp", "block_packing.cpp", "kernels_portable.cpp")]
     command = [COMPILER, "-std=c++20", "-Og", "-ffp-contract=fast", f"-I{ROOT / 'csrc'}", "-o", folder / "check"]
     subprocess.run([*command, ROOT / "tests/csrc/check_kernels.cpp", absent, *kernels], check=True)
     return folder / "check"
@@ -30,8 +31,9 @@ def test_the_portable_kernels_agree_with_plain_loops(program):
     assert done.returncode == 0, done.stdout
     lines = done.stdout.splitlines()
     assert lines[-1] == "portable: 0 values outside their bounds"
-    attention = "attention f32", "attention f32 terms"
-    for kernel in ("linear f32", "linear widened", "linear scaled", *attention, "linear_logprob f32", "rms_norm"):
+    others = "attention f32", "attention f32 terms", "linear_logprob f32", "rms_norm"
+    blocks = [f"blocks {mode} {name}" for mode in ("f32", "scaled") for name in FORMATS]
+    for kernel in ("linear f32", "linear widened", "linear scaled", *blocks, *others):
         assert any(line.split(None, 1)[1].startswith(f"{kernel} ") for line in lines[:-1]), kernel
 
 
