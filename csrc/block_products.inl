@@ -44,7 +44,7 @@ FR_INLINE void add_record(const Record<FORMAT>& record, int64_t lane, vf shared,
   for (int r = 0; r < R; ++r) sum[r] = add_integers(sum[r], acc[0][r], left.scales[r], scale);
 }
 
-#if FR_BF16 && FR_AVX512 && !FR_AMX
+#if FR_EXACT
 // Do the same with bf16: the integers are exact in it.
 template <BlockFormat FORMAT, int R>
 FR_INLINE void add_record(const Record<FORMAT>& record, int64_t lane, vf shared, const RecordRows<bf16>& left, vf (&sum)[R]) {
@@ -117,3 +117,60 @@ __attribute__((noinline)) void rows_records(const char* strip, int64_t padded_si
     }
   }
 }
+
+#if FR_EXACT
+// C [R][32] = (or +=) the products of rows of bf16 and integers that `unpack_integers` wrote, with SCALES scales for every
+// 32 columns. Row r and columns k..k+31 of A are at a + r * lda + k / 32 * a_step, their sum at a_sum[k + r], read only
+// with OFFSETS. The bits are those of `rows_records`.
+template <int R, int SCALES, bool OFFSETS>
+__attribute__((noinline)) void rows_integers(const bf16* a, int64_t lda, int64_t a_step, const float* a_sum,
+                                             const UnpackedPart<bf16>& b, float* c, int64_t depth, bool add, int64_t ldc) {
+  const bf16* rows[R]; // compilers compute R addresses for every pair of columns, unless they are given them
+  vf sum[R][2];
+#pragma GCC unroll 16
+  for (int r = 0; r < R; ++r) {
+    rows[r] = a + r * lda;
+#pragma GCC unroll 2
+    for (int n = 0; n < 2; ++n) sum[r][n] = add ? load(c + r * ldc + n * kWidth) : vf{};
+  }
+  const int32_t* pairs = reinterpret_cast<const int32_t*>(b.values);
+  for (int64_t k = 0; k < depth; k += kRecord) {
+#pragma GCC unroll 2
+    for (int part = 0; part < SCALES; ++part) {
+      constexpr int kEach = 16 / SCALES; // pairs of columns
+      vf acc[R][2] = {};
+#pragma GCC unroll 16
+      for (int pair = part * kEach; pair < (part + 1) * kEach; ++pair, pairs += kStrip) {
+        const __m512bh first = (__m512bh)load(pairs), second = (__m512bh)load(pairs + kWidth);
+#pragma GCC unroll 16
+        for (int r = 0; r < R; ++r) {
+          const __m512bh spread = (__m512bh)fill_pair(rows[r] + 2 * pair);
+          acc[r][0] = (vf)_mm512_dpbf16_ps((__m512)acc[r][0], first, spread);
+          acc[r][1] = (vf)_mm512_dpbf16_ps((__m512)acc[r][1], second, spread);
+        }
+      }
+#pragma GCC unroll 2
+      for (int n = 0; n < 2; ++n) {
+        const vf scale = load(b.scales + k * SCALES + part * kStrip + n * kWidth);
+#pragma GCC unroll 16
+        for (int r = 0; r < R; ++r) sum[r][n] += acc[r][n] * scale;
+        if constexpr (OFFSETS) {
+          const vf offset = load(b.offsets + k + n * kWidth);
+#pragma GCC unroll 16
+          for (int r = 0; r < R; ++r) sum[r][n] += fill(a_sum[k + r]) * offset;
+        }
+      }
+    }
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) {
+      __builtin_prefetch(rows[r] + R * lda, 0, 3); // of the next call
+      rows[r] += a_step;
+    }
+  }
+#pragma GCC unroll 16
+  for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 2
+    for (int n = 0; n < 2; ++n) store(c + r * ldc + n * kWidth, sum[r][n]);
+  }
+}
+#endif

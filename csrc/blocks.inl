@@ -186,7 +186,7 @@ FR_INLINE void unpack_floats(const Record<FORMAT>& record, float* out) {
 }
 
 // The operand of a product: TERMS times float [columns][32] or bf16 pairs [columns / 2][32][2], or int16 pairs with a
-// scale and an offset for every 32 columns, [columns / 32][32] each.
+// scale and an offset for every 32 columns, [columns / 32][32] each. Integers in bf16 pairs have these too.
 template <typename T>
 struct UnpackedPart {
   T* values;
@@ -267,6 +267,39 @@ FR_INLINE void unpack_columns(const BlockStrip& strip, int64_t padded_size, int6
     }
   });
 }
+
+#if FR_EXACT
+// Unpack columns begin to end of a strip as bf16 integers, with a scale and an offset for every 32 columns, or 2 scales if
+// halves of a record have their own.
+FR_INLINE void unpack_integers(const BlockStrip& strip, int64_t padded_size, int64_t begin, int64_t end,
+                               const UnpackedPart<bf16>& out) {
+  by_format(strip.format, [&]<BlockFormat FORMAT>() __attribute__((always_inline)) {
+    using Of = Record<FORMAT>;
+    for (int64_t column = begin; column < end; column += kRecord) {
+      const Of record(strip.data, padded_size, column);
+      for (int64_t line = 0; line < Of::kBytes; line += 64) {
+        __builtin_prefetch(record.record + kAhead * Of::kBytes + line, 0, 3);
+      }
+      const int64_t at = column - begin;
+      for (int64_t lane = 0; lane < kStrip; lane += kWidth) {
+        int32_t* pairs = reinterpret_cast<int32_t*>(out.values + at * kStrip) + lane;
+        record.bf16_pairs(lane, [&](int pair, vi value) __attribute__((always_inline)) {
+          write(pairs + pair * kStrip, value);
+        });
+        const vf shared = record.shared(0, lane);
+        if constexpr (Of::kSmallScales) {
+          for (int half = 0; half < 2; ++half) {
+            store(out.scales + 2 * at + half * kStrip + lane, record.half_scale(half, lane, shared));
+          }
+        } else {
+          store(out.scales + at + lane, record.scale(lane, shared));
+        }
+        if constexpr (Of::kOffsets) store(out.offsets + at + lane, record.offset(lane));
+      }
+    }
+  });
+}
+#endif
 
 FR_INLINE bool has_offsets(BlockFormat format) {
   const BlockShape& shape = kBlockShapes[static_cast<int>(format)];

@@ -38,6 +38,9 @@
 #ifndef FR_PRODUCTS_ONLY
 #define FR_PRODUCTS_ONLY 0
 #endif
+// Whether bf16 products take the integers of a weight of blocks as they are. Tile units would have to store their sums for
+// every scale.
+#define FR_EXACT (FR_BF16 && FR_AVX512 && !FR_AMX)
 #ifndef FR_COMPILED
 #if FR_NEON && defined(__aarch64__)
 #define FR_COMPILED 1

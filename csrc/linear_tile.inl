@@ -25,19 +25,17 @@ template <typename F>
 constexpr bool kScales = std::is_same_v<typename F::Input, int16_t>;
 template <typename F>
 constexpr bool kBlocks = requires { F::kBlocks; };
-// Whether the integers of a weight of blocks are multiplied unscaled, since bf16 holds them, record by record whatever the
-// rows. Tile units would have to store their sums for every scale.
+// Whether the integers of a weight of blocks are multiplied unscaled, since bf16 holds them.
 template <typename F>
-constexpr bool kExact = FR_BF16 && FR_AVX512 && !FR_AMX && kBlocks<F> && F::TW == 1 && F::TI == 1 &&
-                        std::is_same_v<typename F::Input, bf16>;
+constexpr bool kExact = FR_EXACT && kBlocks<F> && F::TW == 1 && F::TI == 1 && std::is_same_v<typename F::Input, bf16>;
 template <typename F>
 constexpr bool kWidens = std::is_same_v<F, Widened>;
 
 constexpr int64_t kLine = 64; // bytes
 // Depth of a chunk of a strip, which stays in the first cache, with as much of the rows: 24 KB of floats, 18 KB of others. Of
-// integers it is as many columns as share a half.
+// integers with inputs of 14 bits it is as many columns as share a half.
 template <typename F>
-constexpr int64_t kDepth = sizeof(typename F::Input) == 4 ? 192 : kScales<F> || kExact<F> ? kSuper * kRecord : 288;
+constexpr int64_t kDepth = sizeof(typename F::Input) == 4 ? 192 : kScales<F> ? kSuper * kRecord : 288;
 
 // What a chunk is a multiple of, so that sums do not depend on how many there are.
 template <typename F>
@@ -187,18 +185,45 @@ FR_INLINE float sum_of(const int16_t* values, float scale, int32_t* totals) {
   return static_cast<float>(first + last) * scale;
 }
 
-#if FR_BF16 && FR_AVX512
-// Return the sum of 32 values.
-FR_INLINE float sum_of(const bf16* values) {
+#if FR_EXACT
+// Return the sums of the values of columns 2 i and 2 i + 1 of 32.
+FR_INLINE vf pair_sums(const bf16* values) {
   const vi both = load(reinterpret_cast<const int32_t*>(values));
-  return _mm512_reduce_add_ps((__m512)(both << 16) + (__m512)(both & fill(static_cast<int32_t>(0xffff0000))));
+  return (vf)(both << 16) + (vf)(both & fill(static_cast<int32_t>(0xffff0000)));
+}
+
+// Write the sums of 32 values of each of `count` rows that are `stride` apart. Sixteen rows are added at once, pair by pair
+// as `_mm512_reduce_add_ps` does, so that the bits are its own.
+FR_INLINE void sum_rows(const bf16* values, int64_t stride, int64_t count, float* sums) {
+  for (; count >= 16; count -= 16, values += 16 * stride, sums += 16) {
+    __m512 x[16];
+#pragma GCC unroll 16
+    for (int i = 0; i < 16; ++i) x[i] = (__m512)pair_sums(values + (i % 4 * 4 + i / 4) * stride); // so that sums are in order
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; ++i) {
+      const __m512 a = x[2 * i], b = x[2 * i + 1];
+      x[i] = _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee));
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) {
+      const __m512 a = x[2 * i], b = x[2 * i + 1];
+      x[i] = _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
+    }
+#pragma GCC unroll 2
+    for (int i = 0; i < 2; ++i) {
+      const __m512 a = x[2 * i], b = x[2 * i + 1];
+      x[i] = _mm512_add_ps(_mm512_shuffle_ps(a, b, 0x44), _mm512_shuffle_ps(a, b, 0xee));
+    }
+    store(sums, (vf)_mm512_add_ps(_mm512_shuffle_ps(x[0], x[1], 0x88), _mm512_shuffle_ps(x[0], x[1], 0xdd)));
+  }
+  for (int64_t i = 0; i < count; ++i) sums[i] = _mm512_reduce_add_ps((__m512)pair_sums(values + i * stride));
 }
 #endif
 
 // Load up to 32 rows with every 32 columns together, [padded / 32][32][32]: the data of one step of a product are then
 // contiguous, and 32 rows of any depth do not compete for a few sets of the cache. Scales are [padded / 32][32], and so are
-// the sums of 32 values, which a weight with offsets needs (null without); the integers' own are `totals`. Row 0 is row `at`
-// of `rest`.
+// the sums of 32 values of integers, which a weight with offsets needs; those of the integers themselves are `totals`. Row 0
+// is row `at` of `rest`.
 template <typename F>
 FR_INLINE void stage_columns(const Source& source, int64_t first, int64_t count, int64_t size, int64_t padded,
                              typename F::Input* out, int64_t term_stride, float* scales, float* sums,
@@ -214,7 +239,6 @@ FR_INLINE void stage_columns(const Source& source, int64_t first, int64_t count,
         for (int t = 0; t < F::TI; ++t) std::memset(to + t * term_stride, 0, kStrip * sizeof(T));
         if constexpr (kScales<F>) scales[k + i] = 0;
         if constexpr (kScales<F> && kBlocks<F>) sums[k + i] = totals[2 * (k + i)] = totals[2 * (k + i) + 1] = 0;
-        if (kExact<F> && sums != nullptr) sums[k + i] = 0;
       } else if constexpr (kScales<F>) {
         alignas(64) float values[kStrip];
         load_row<float, 1>(row + k * width, source.bf16, lesser(kStrip, size - k), kStrip, values, 0);
@@ -234,9 +258,6 @@ FR_INLINE void stage_columns(const Source& source, int64_t first, int64_t count,
         }
       } else {
         load_row<T, F::TI>(row + k * width, source.bf16, lesser(kStrip, size - k), kStrip, to, term_stride);
-        if constexpr (kExact<F>) {
-          if (sums != nullptr) sums[k + i] = sum_of(to);
-        }
       }
     }
   }
@@ -248,7 +269,7 @@ struct Rows {
   const typename F::Input* direct; // whole strips in the input, null if all are staged
   int64_t direct_stride, direct_rows;
   const typename F::Input* staged; // the others, [padded / 32][32][32] each
-  const float *scales, *sums; // of the staged, [padded / 32][32] each
+  const float *scales, *sums; // [padded / 32][32] each: of the staged, or the sums of all rows of bf16
   const int32_t* totals; // [padded / 32][32][2]
   int64_t padded, term;
   float* wide; // memory for a widened chunk of a strip
@@ -310,11 +331,12 @@ FR_INLINE void multiply_records(const LinearArgs& a, const Rows<F>& rows, int64_
                                 float* out, int64_t out_stride, bool add) {
   const BlockStrip packed = strip_of(a.blocks, strip);
   using T = typename F::Input;
-  for (int64_t from = 0; from < a.padded_size; from += kDepth<F>) {
-    const int64_t past = lesser(from + kDepth<F>, a.padded_size);
+  constexpr int64_t chunk = kSuper * kRecord; // columns that share a half
+  for (int64_t from = 0; from < a.padded_size; from += chunk) {
+    const int64_t past = lesser(from + chunk, a.padded_size);
     for (int64_t row = begin; row < end; row += kStrip) {
       const int64_t computed = computed_rows<T>(lesser(end - row, kStrip)), block = row / kStrip * rows.padded;
-      const RecordRows<T> left{rows.staged + row * rows.padded, rows.scales + block, rows.sums + block,
+      const RecordRows<T> left{rows.staged + (row - rows.direct_rows) * rows.padded, rows.scales + block, rows.sums + block,
                                rows.totals + 2 * block};
       float* const to = out + (row - begin) * out_stride;
       for (int64_t r = 0; !add && from == 0 && r < computed; ++r) {
@@ -330,6 +352,49 @@ FR_INLINE void multiply_records(const LinearArgs& a, const Rows<F>& rows, int64_
   }
 }
 
+#if FR_EXACT
+// Multiply rows by one strip of a weight of blocks: a chunk of its integers is unpacked into the first cache, and all rows
+// pass, four at a time, whose sums and products stay in registers for both vectors of the strip.
+template <typename F>
+FR_INLINE void multiply_integers(const LinearArgs& a, const Rows<F>& rows, int64_t strip, int64_t begin, int64_t end,
+                                 float* out, int64_t out_stride, bool add) {
+  const BlockStrip packed = strip_of(a.blocks, strip);
+  const BlockShape& shape = kBlockShapes[static_cast<int>(packed.format)];
+  const int64_t chunks = (a.padded_size + kDepth<F> - 1) / kDepth<F>;
+  const int64_t even = round_up((a.padded_size + chunks - 1) / chunks, kRecord);
+  const int64_t chunk = shape.supers > 0 ? kSuper * kRecord : even;
+  for (int64_t from = 0; from < a.padded_size; from += chunk) {
+    const int64_t depth = lesser(chunk, a.padded_size - from);
+    unpack_integers(packed, a.padded_size, from, from + depth, rows.part);
+    for (int64_t row = begin; row < end; row += kStrip) {
+      const bool direct = row < rows.direct_rows;
+      const bf16* const left = direct ? rows.direct + row * rows.direct_stride + from
+                                      : rows.staged + (row - rows.direct_rows) * rows.padded + from * kStrip;
+      const int64_t lda = direct ? rows.direct_stride : kStrip, a_step = direct ? kStrip : kStrip * kStrip;
+      const float* const sums = rows.sums + row / kStrip * rows.padded + from;
+      float* const to = out + (row - begin) * out_stride;
+      const auto some = [&]<int R>(int64_t r) __attribute__((always_inline)) {
+        const auto multiply = [&]<int SCALES, bool OFFSETS>() __attribute__((always_inline)) {
+          rows_integers<R, SCALES, OFFSETS>(left + r * lda, lda, a_step, sums + r, rows.part, to + r * out_stride, depth,
+                                            add || from > 0, out_stride);
+        };
+        if (shape.smalls > 0 && shape.supers == 1) {
+          multiply.template operator()<2, false>();
+        } else if (has_offsets(packed.format)) {
+          multiply.template operator()<1, true>();
+        } else {
+          multiply.template operator()<1, false>();
+        }
+      };
+      const int64_t computed = computed_rows<bf16>(lesser(end - row, kStrip));
+      if (computed == 1) some.template operator()<1>(0);
+      if (computed == 2) some.template operator()<2>(0);
+      for (int64_t r = 0; r + 4 <= computed; r += 4) some.template operator()<4>(r);
+    }
+  }
+}
+#endif
+
 // Multiply by one strip of a weight of blocks, as `multiply_strip` does by others: a chunk of its depth is unpacked into
 // the first cache, and all rows pass. For a few rows a chunk is small, so that reading the strip does not pause.
 template <typename F>
@@ -337,6 +402,11 @@ FR_INLINE void multiply_unpacked(const LinearArgs& a, const Rows<F>& rows, int64
                                  float* out, int64_t out_stride, bool add) {
   using T = typename F::Input;
   if constexpr (kExact<F>) {
+#if FR_EXACT
+    if (end - begin > kStrip || begin < rows.direct_rows) {
+      return multiply_integers<F>(a, rows, strip, begin, end, out, out_stride, add);
+    }
+#endif
     return multiply_records<F>(a, rows, strip, begin, end, out, out_stride, add);
   } else if constexpr (kScales<F>) {
     if (end - begin <= kFewRows) return multiply_records<F>(a, rows, strip, begin, end, out, out_stride, add);
@@ -534,8 +604,8 @@ struct LinearSpace {
     if constexpr (kBlocks<F>) {
       space.part.term_stride = kDepth<F> * kStrip;
       take(space.part.values, F::TW * space.part.term_stride);
-      take(space.part.scales, kScales<F> ? kDepth<F> : 0);
-      take(space.part.offsets, kScales<F> ? kDepth<F> : 0);
+      take(space.part.scales, kExact<F> ? 2 * kDepth<F> : kScales<F> ? kDepth<F> : 0);
+      take(space.part.offsets, kScales<F> || kExact<F> ? kDepth<F> : 0);
     }
     take(space.buffer, 2 * kStrip * a.row_block);
     return at;
@@ -560,8 +630,8 @@ void linear(const LinearArgs& a, int64_t block, int64_t slice, void* workspace) 
   if constexpr (kScales<F>) {
     for (int64_t k = 0; k < a.padded_size / kScaled; ++k) operand.rest.first[k] = -1;
   }
-  if constexpr (std::is_same_v<T, bf16> && F::TI == 1 && !kExact<F>) {
-    if (a.input.bf16 && a.size == a.padded_size) {
+  if constexpr (std::is_same_v<T, bf16> && F::TI == 1) {
+    if (a.input.bf16 && a.size == a.padded_size && (!kExact<F> || rows > kStrip)) {
       operand.direct = static_cast<const bf16*>(row_of(a.input, begin, 0));
       operand.direct_stride = a.input.token_stride;
       operand.direct_rows = rows / kStrip * kStrip;
@@ -571,10 +641,23 @@ void linear(const LinearArgs& a, int64_t block, int64_t slice, void* workspace) 
     const int64_t at = (row - operand.direct_rows) * a.padded_size;
     stage_columns<F>(a.input, begin + row, lesser(kStrip, rows - row), a.size, a.padded_size, space.staged + at, term,
                      kScales<F> ? space.scales + at / kStrip : nullptr,
-                     (kScales<F> && kBlocks<F>) || (kExact<F> && any_offsets(a.blocks)) ? space.sums + at / kStrip : nullptr,
+                     kScales<F> && kBlocks<F> ? space.sums + at / kStrip : nullptr,
                      kScales<F> && kBlocks<F> ? space.totals + 2 * at / kStrip : nullptr,
                      kScales<F> && !kBlocks<F> ? column_factors<F>(a, a.packed) : nullptr, operand.rest, row);
   }
+#if FR_EXACT
+  if constexpr (kExact<F>) {
+    for (int64_t row = 0; any_offsets(a.blocks) && row < rows; row += kStrip) {
+      const bool direct = row < operand.direct_rows;
+      const bf16* values = direct ? operand.direct + row * operand.direct_stride
+                                  : operand.staged + (row - operand.direct_rows) * a.padded_size;
+      for (int64_t k = 0; k < a.padded_size; k += kStrip, values += direct ? kStrip : kStrip * kStrip) {
+        sum_rows(values, direct ? operand.direct_stride : kStrip, computed_rows<T>(lesser(kStrip, rows - row)),
+                 space.sums + row / kStrip * a.padded_size + k);
+      }
+    }
+  }
+#endif
   const int64_t strips = a.after == After::gate ? a.strips / 2 : a.strips;
   const int64_t low = slice * a.slice_strips, high = lesser(low + a.slice_strips, strips);
   float* const buffer = space.buffer;

@@ -82,7 +82,7 @@ def test_bf16_rounds_only_the_inputs(name, isa, monkeypatch):
     inputs = torch.randn(1100, depth, generator=torch.Generator().manual_seed(1)) * torch.logspace(-3, 3, depth)
     exact = linear_reference(inputs, values, None, "bf16 inputs")
     scale = inputs.double().abs() @ values.double().abs().T
-    for rows in (1100, 200, *range(1, 18), 32, 33):
+    for rows in (1100, 200, *range(1, 18), 32, 33, 34, 40, 63, 64, 70):
         ours = linear(inputs[:rows], layer, precision="bf16")
         # What a format adds to its integers is added to their sum: more than the sum's own roundings.
         assert ((ours - exact[:rows]).abs() <= 2e-6 * scale[:rows]).all()
@@ -90,6 +90,24 @@ def test_bf16_rounds_only_the_inputs(name, isa, monkeypatch):
         assert torch.equal(ours, whole[:rows])  # whatever the other rows
         narrow = linear(inputs[:rows].bfloat16(), layer, precision="bf16")
         assert torch.equal(narrow, ours)
+
+
+def test_rows_of_joined_weights_have_the_same_bits_among_many():
+    # Some formats have offsets and one has two scales for 32 columns; rows of bfloat16 may be read in place.
+    parts = [packed(name, width, 768, i) for i, (name, width) in enumerate([("Q8_0", 64), ("Q4_1", 32), ("Q6_K", 40)])]
+    layer = prepare(BlockTensor(join([BlockTensor(weight) for weight, _ in parts])), "bf16")
+    gates = prepare(BlockTensor(packed("Q5_K", 128, 768)[0]), "bf16")
+    wide = torch.randn(300, 1000, generator=torch.Generator().manual_seed(2)).bfloat16()
+    inputs = wide[:, 100:868]  # rows that are not next to each other
+    whole = linear(inputs, layer, precision="bf16")
+    gated = linear_gated(inputs, gates, activation="silu", precision="bf16")
+    for rows in (1, 3, 16, 33, 40, 96, 130):
+        for some in (inputs[-rows:], inputs[-rows:].float()):
+            assert torch.equal(linear(some, layer, precision="bf16"), whole[-rows:])
+            assert torch.equal(linear_gated(some, gates, activation="silu", precision="bf16"), gated[-rows:])
+            total = torch.zeros(rows, 136)
+            linear_add(total, some, layer, precision="bf16")
+            assert torch.equal(total, whole[-rows:])
 
 
 @pytest.mark.parametrize("isa", INSTRUCTION_SETS)
