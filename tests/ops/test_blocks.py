@@ -9,10 +9,19 @@ import torch.nn.functional as F
 
 from fastreader.errors import InputError
 from fastreader.ops import extension
-from fastreader.ops.linear import BlockTensor, BlockWeight, linear, linear_add, linear_gated, prepare
+from fastreader.ops.linear import (
+    BlockTensor,
+    BlockWeight,
+    blocks,
+    linear,
+    linear_add,
+    linear_gated,
+    prepare,
+    torch_impl,
+)
 from fastreader.ops.linear.blocks import FORMATS, can_join, join
 from fastreader.ops.linear.reference import linear_reference
-from fastreader.ops.linear_logprob import linear_logprob_stats
+from fastreader.ops.linear_logprob import chunked, linear_logprob_stats
 
 pytest.importorskip("gguf", reason="needs the extra gguf")
 pytestmark = pytest.mark.skipif(extension.why_missing() is not None, reason="needs the C++ extension")
@@ -261,3 +270,50 @@ def test_a_value_that_is_not_finite_stays_in_its_row(precision, value):
         assert not ours[rows // 2].isfinite().any()
         others = torch.arange(rows) != rows // 2
         assert torch.equal(ours[others], linear(inputs[others], layer, precision=precision))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("biased", [False, True])
+def test_products_in_plain_pytorch_unpack_a_part_at_a_time(monkeypatch, dtype, biased):
+    weight, values = packed("Q5_K", 130, 512)
+    rows, bias = torch.randn(9, 512, dtype=dtype), torch.randn(130, dtype=dtype) if biased else None
+    want = F.linear(rows, values.to(dtype), bias)
+    counts, unpacked = [], BlockWeight.values
+
+    def counted(self, first=0, count=None):
+        counts.append(count)
+        return unpacked(self, first, count)
+
+    monkeypatch.setattr(blocks, "AT_ONCE", 32 * 512)
+    monkeypatch.setattr(torch_impl, "AT_ONCE", 32 * 512)
+    monkeypatch.setattr(BlockWeight, "values", counted)
+    with torch.inference_mode():
+        for got in (linear(rows, BlockTensor(weight), bias, precision="torch"), *own_modules(rows, weight, bias)):
+            assert float((got - want).abs().max()) <= 1e-6 * float(want.abs().max())
+    assert set(counts) == {32, 2}
+
+
+def own_modules(rows, weight, bias):
+    """What a model's own linear layer gives, which takes rows of the weight's type."""
+    return [] if rows.dtype == torch.float64 else [F.linear(rows, BlockTensor(weight), bias)]
+
+
+def test_log_probabilities_in_plain_pytorch_unpack_a_part_at_a_time(monkeypatch):
+    weight, values = packed("Q4_0", 96, 64)
+    hidden, target = torch.randn(5, 64), torch.tensor([0, 31, 32, 95, 50])
+    labels = torch.tensor([1, 90])
+    want = linear_logprob_stats(hidden, values, target, labels=labels, impl="torch")
+    counts, unpacked = [], BlockWeight.values
+    monkeypatch.setattr(chunked, "_VOCABULARY", 32)
+    monkeypatch.setattr(
+        BlockWeight,
+        "values",
+        lambda self, first=0, count=None: counts.append(count) or unpacked(self, first, count),
+    )
+    got = linear_logprob_stats(hidden, BlockTensor(weight), target, labels=labels, impl="torch")
+    assert counts == [32, 32, 32]
+    assert float((got.logprob - want.logprob).abs().max()) < 1e-5
+    assert float((got.label_logprob - want.label_logprob).abs().max()) < 1e-5
+    half = linear_logprob_stats(hidden.bfloat16(), BlockTensor(weight), target, impl="torch")
+    rounded = linear_logprob_stats(hidden.bfloat16(), values.bfloat16(), target, impl="torch")
+    assert float((half.logprob - rounded.logprob).abs().max()) < 1e-5

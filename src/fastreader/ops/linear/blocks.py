@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
@@ -28,6 +29,7 @@ FORMATS = {
 }
 _STRIP = 32  # rows that are packed together
 _MOST_PARTS = 7  # of a joined weight
+AT_ONCE = 1 << 20  # values of a weight that a product in plain PyTorch converts at a time
 
 LIBRARY.define("blocks_pack(Tensor rows, str format, int size) -> Tensor")  # type: ignore[no-untyped-call]
 LIBRARY.define("blocks_join(Tensor[] parts, int[] widths, int size) -> Tensor")  # type: ignore[no-untyped-call]
@@ -229,6 +231,12 @@ def _index_select(tensor: BlockTensor, dim: int, ids: Tensor) -> Any:
     return _index(tensor, [ids]) if dim == 0 else NotImplemented
 
 
+def _linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Any:
+    if not isinstance(weight, BlockTensor) or weight.numel() <= AT_ONCE:
+        return NotImplemented
+    return multiply_in_parts(input, weight, bias)
+
+
 def _same(tensor: BlockTensor, **_: Any) -> BlockTensor:
     return _part(tensor, 0, tensor.shape[0])
 
@@ -258,6 +266,7 @@ _SPECIAL: dict[Any, Any] = {
     torch.ops.aten.embedding.default: _embedding,
     torch.ops.aten.index.Tensor: _index,
     torch.ops.aten.index_select.default: _index_select,
+    torch.ops.aten.linear.default: _linear,
 }
 _SPECIAL_OF_STACKS: dict[Any, Any] = {
     torch.ops.aten.detach.default: _same_stack,
@@ -265,6 +274,29 @@ _SPECIAL_OF_STACKS: dict[Any, Any] = {
     torch.ops.aten.clone.default: _same_stack,
     torch.ops.aten.select.int: _select,
 }
+
+
+def multiply_in_parts(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Multiply with a weight of another type, of which `AT_ONCE` values at a time are converted.
+
+    A copy of a large weight would leave the cache before it is multiplied, and the system would have to find memory.
+
+    Args:
+        input: [..., E], float32 or float64.
+        weight: [F, E], floating.
+        bias: [F] or None.
+
+    Returns:
+        [..., F] in the type of the input.
+    """
+    rows = max(1, AT_ONCE // weight.shape[1])
+    out = input.new_empty(*input.shape[:-1], weight.shape[0])
+    for first in range(0, weight.shape[0], rows):
+        part = weight[first : first + rows].detach()
+        part = part.plain() if isinstance(part, BlockTensor) else part
+        # Written where it belongs: small results that stay would leave gaps between the large parts that are freed.
+        out[..., first : first + rows] = F.linear(input, part.to(input.dtype))
+    return out if bias is None else out.add_(bias)
 
 
 def can_join(weights: Sequence[Tensor]) -> bool:

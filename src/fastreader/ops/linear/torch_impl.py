@@ -9,6 +9,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fastreader.ops import triton_support
+from fastreader.ops.linear.blocks import AT_ONCE, BlockTensor, multiply_in_parts
+
+_MANY = 8  # rows; with fewer, a product with a part may add up in another order than one with the whole
 
 
 def linear_torch(input: Tensor, weight: Tensor, bias: Tensor | None, precision: str) -> Tensor:
@@ -29,7 +32,11 @@ def linear_torch(input: Tensor, weight: Tensor, bias: Tensor | None, precision: 
         left, right = input.bfloat16(), weight.bfloat16()
         out = product(left, right.T) if on_gpu else (left @ right.T).float()
         return out if bias is None else out.add_(bias.float())
-    return F.linear(input, weight.to(input.dtype), None if bias is None else bias.to(input.dtype))
+    bias = None if bias is None else bias.to(input.dtype)
+    converts = weight.dtype != input.dtype or isinstance(weight, BlockTensor)
+    if converts and not on_gpu and weight.numel() > AT_ONCE and len(input) >= _MANY:
+        return multiply_in_parts(input, weight, bias)
+    return F.linear(input, weight.to(input.dtype), bias)
 
 
 def linear_half(input: Tensor, weight: Tensor) -> Tensor:

@@ -95,7 +95,7 @@ def linear_logprob_stats(
         if like is not None:
             SERVED[like] = chosen
     blocks = kept if chosen == "cpu" else None
-    if isinstance(weight, BlockTensor) and blocks is None:
+    if isinstance(weight, BlockTensor) and blocks is None and chosen != "torch":
         weight = weight.plain().to(hidden.dtype)
     if bias is not None and tuple(bias.shape) != (weight.shape[0],):
         raise InputError(f"{_OP}: bias must be [{weight.shape[0]}], got {list(bias.shape)}")

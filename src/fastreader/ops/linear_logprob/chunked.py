@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from fastreader.ops.linear.blocks import BlockTensor
 from fastreader.ops.linear_logprob.schema import LogprobStats
 
 _ROWS = 512  # with _VOCABULARY, a 16 MB block of float32 logits
@@ -34,7 +35,8 @@ def linear_logprob_chunked(
     best = torch.full((count,), float("-inf"), dtype=dtype, device=device)
     argmax = torch.zeros(count, dtype=torch.int64, device=device)
     for low in range(0, weight.shape[0], _VOCABULARY):
-        block_weight = weight[low : low + _VOCABULARY].to(dtype)
+        part = weight[low : low + _VOCABULARY]
+        block_weight = (part.plain() if isinstance(part, BlockTensor) else part).to(hidden.dtype).to(dtype)
         block_bias = None if bias is None else bias[low : low + _VOCABULARY].to(dtype)
         for first in range(0, count, _ROWS):
             rows = slice(first, first + _ROWS)
@@ -54,7 +56,10 @@ def linear_logprob_chunked(
     labelled: Tensor | None = None
     if labels is not None:
         label_bias = None if bias is None else bias[labels].to(dtype)
-        labelled = _logits(hidden.to(dtype), weight[labels].to(dtype), label_bias, softcap, scale) - lse[:, None]
+        labelled = (
+            _logits(hidden.to(dtype), weight[labels].to(hidden.dtype).to(dtype), label_bias, softcap, scale)
+            - lse[:, None]
+        )
     return LogprobStats(picked - lse, lse, lse - mean, argmax, labelled)
 
 
