@@ -1,3 +1,4 @@
+import gc
 import os
 import subprocess
 import sys
@@ -133,3 +134,47 @@ def test_memory_between_blocks_that_stay_is_returned_while_a_model_loads(how, le
     own = {name: value for name, value in os.environ.items() if name not in memory._SETTINGS_OF_GLIBC}
     ran = subprocess.run([sys.executable, "-c", HELD, how], capture_output=True, text=True, check=True, env=own)
     assert least <= int(ran.stdout) <= most
+
+
+AGAIN = """
+from contextlib import nullcontext
+import resource, sys, torch
+from fastreader.models.machine.memory import blocks_used_again, large_blocks_apart
+
+with large_blocks_apart(), blocks_used_again() if sys.argv[1] == "again" else nullcontext():
+    torch.ones(1 << 20)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(20):
+        torch.ones(1 << 20)
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux" or memory._libc("mallopt") is None, reason="needs mallopt of glibc")
+@pytest.mark.parametrize(("how", "least", "most"), [("again", 0, 10_000), ("apart", 15_000, 25_000)])
+def test_a_check_takes_the_memory_of_its_copies_once(how, least, most):
+    """A block of 4 MB has 1,024 pages, each of which the system fills with zeros when it is first used."""
+    own = {name: value for name, value in os.environ.items() if name not in memory._SETTINGS_OF_GLIBC}
+    ran = subprocess.run([sys.executable, "-c", AGAIN, how], capture_output=True, text=True, check=True, env=own)
+    assert least <= int(ran.stdout) <= most
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (7, 5), (2048, 1024)])
+def test_memory_in_large_pages_holds_values(shape):
+    made = memory.empty_in_large_pages(shape, torch.float32)
+    assert made.shape == shape
+    assert made.dtype == torch.float32
+    values = torch.randn(shape)
+    assert torch.equal(made.copy_(values), values)
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_garbage_is_collected_again_after_a_load_if_it_was_before(enabled):
+    try:
+        gc.enable() if enabled else gc.disable()
+        with pytest.raises(RuntimeError), memory.without_collections():
+            assert not gc.isenabled()
+            raise RuntimeError
+        assert gc.isenabled() == enabled
+    finally:
+        gc.enable()

@@ -27,7 +27,12 @@ from fastreader.models.loading.load import Loaded, load
 from fastreader.models.loading.options import LoadOptions
 from fastreader.models.loading.sizes import naming_shortage
 from fastreader.models.machine.devices import naming_devices
-from fastreader.models.machine.memory import large_blocks_apart, return_freed
+from fastreader.models.machine.memory import (
+    blocks_used_again,
+    large_blocks_apart,
+    return_freed,
+    without_collections,
+)
 from fastreader.models.rewriting.choices import keep_choices, read_choices
 from fastreader.models.tree_model import TreeModel
 from fastreader.reader.base import ReaderBase
@@ -166,7 +171,8 @@ class Reader(ReaderBase):
         """Return the reader of a name, a path or a pair."""
         name = options.model if isinstance(options.model, str | os.PathLike) else "a model"
         with _loading, busy(f"loading {os.fspath(name)}"), large_blocks_apart():
-            loaded = load(options)
+            with without_collections():
+                loaded = load(options)
             weights = sum(parameter.nbytes for parameter in loaded.model.parameters())
             with naming_shortage(os.fspath(name), loaded.need):
                 reader = cls(loaded, options.check)
@@ -310,6 +316,7 @@ def _verdict(model: TreeModel, mode: str, digest: str) -> tuple[Checked | None, 
         if mode == "quick" and (known := known_verdict(path)) is not None:
             return known, "quick"
     note("comparing with transformers, once for these weights")
-    found = check(model, quick)
+    with blocks_used_again():
+        found = check(model, quick)
     keep_verdict(path, found)
     return found, "quick" if quick else "full"

@@ -11,15 +11,15 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fastreader.models.machine.devices import moved
+from fastreader.models.machine.memory import empty_in_large_pages
 from fastreader.models.passes.pass_argument import marked
 from fastreader.models.rewriting import surgery
 from fastreader.models.rewriting.layers import decoder_layers, passed_through
+from fastreader.ops.linear.blocks import AT_ONCE, multiply_in_parts
 
-_BLOCK = 1 << 24  # values of an LM head converted at a time
 _HALF = (torch.bfloat16, torch.float16)
 _OWN_ATTENTION = "fastreader_own"
 _CONSTANTS = "fastreader_constants"  # mark of attention layers while they are recorded
@@ -170,18 +170,22 @@ def _looks_up(module: nn.Module) -> bool:
 
 
 def _parameter(values: Tensor, dtype: torch.dtype) -> nn.Parameter:
-    return nn.Parameter(values.detach().to(dtype), requires_grad=False)
+    values = values.detach()
+    if values.device.type != "cpu" or values.dtype == dtype or values.dim() != 2:
+        return nn.Parameter(values.to(dtype), requires_grad=False)
+    made, rows = empty_in_large_pages(values.shape, dtype), max(1, AT_ONCE // values.shape[1])
+    for first in range(0, len(values), rows):  # the integers of a file are unpacked part by part
+        made[first : first + rows] = values[first : first + rows]
+    return nn.Parameter(made, requires_grad=False)
 
 
 @contextmanager
 def _blockwise(head: nn.Linear, dtype: torch.dtype) -> Iterator[None]:
     """Let a linear LM head convert its weight block by block."""
-    blocks = torch.split(head.weight, max(1, _BLOCK // head.in_features))
+    weight, bias = head.weight.detach(), None if head.bias is None else head.bias.detach().to(dtype)
 
     def forward(states: Tensor) -> Tensor:
-        states = states.to(dtype)
-        logits = torch.cat([F.linear(states, block.detach().to(dtype)) for block in blocks], dim=-1)
-        return logits if head.bias is None else logits + head.bias.to(dtype)
+        return multiply_in_parts(states.to(dtype), weight, bias)
 
     head.forward = forward  # type: ignore[method-assign, assignment]
     try:

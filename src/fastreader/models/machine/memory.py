@@ -6,13 +6,14 @@ import ctypes
 import gc
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from torch import Tensor
 
 from fastreader.models.config.facts import layer_configs
 from fastreader.models.config.windows import layers_without_attention
@@ -27,6 +28,7 @@ _LOGITS = 2_000_000  # values of a block of logits
 _SCANNED = 64  # tokens of a chunk of a scan
 _PAIRS = 16  # tokens of a chunk of the Triton kernels
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of mallopt
+_LARGE_PAGE, _HUGEPAGE = 2 << 20, 14  # bytes, and the advice of madvise
 _SETTINGS_OF_GLIBC = {"MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "GLIBC_TUNABLES"}  # a user's own
 Forward = Literal["own", "upcast", "fused"]
 
@@ -58,7 +60,7 @@ def large_blocks_apart() -> Iterator[None]:
 
     Else glibc keeps freed blocks of up to 32 MB in its heap, where a model's weights leave gaps between them.
     """
-    settings = None if _SETTINGS_OF_GLIBC & os.environ.keys() else _libc("mallopt")
+    settings = _malloc_settings()
     if settings is None:
         yield
         return
@@ -68,6 +70,55 @@ def large_blocks_apart() -> Iterator[None]:
     finally:  # what glibc has by itself after the first block of 32 MB was freed
         settings(_MMAP_THRESHOLD, 32 << 20)
         settings(_TRIM_THRESHOLD, 64 << 20)
+
+
+@contextmanager
+def blocks_used_again() -> Iterator[None]:
+    """Within the block, inside one of `large_blocks_apart`, keep freed memory of up to 8 MB for what comes next.
+
+    The system fills what it hands out with zeros, which takes longer than to convert a part of a weight into it.
+    """
+    settings = _malloc_settings()
+    if settings is None:
+        yield
+        return
+    settings(_MMAP_THRESHOLD, 8 << 20)
+    settings(_TRIM_THRESHOLD, 64 << 20)
+    try:
+        yield
+    finally:
+        settings(_MMAP_THRESHOLD, 1 << 20)
+
+
+def _malloc_settings() -> Any:
+    """Return mallopt, or None without glibc or with settings of the user."""
+    return None if _SETTINGS_OF_GLIBC & os.environ.keys() else _libc("mallopt")
+
+
+@contextmanager
+def without_collections() -> Iterator[None]:
+    """Within the block, garbage is not collected: imports and modules are objects by the hundred thousand that stay."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def empty_in_large_pages(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    """Return a tensor on the CPU without values, in pages of 2 MB if the system has them.
+
+    Filling new memory page by page of 4 KB takes three times as long as writing to it.
+    """
+    made = torch.empty(*shape, dtype=dtype)
+    advise = _libc("madvise")
+    first = -(-made.data_ptr() // _LARGE_PAGE) * _LARGE_PAGE
+    size = (made.data_ptr() + made.nbytes - first) // _LARGE_PAGE * _LARGE_PAGE
+    if advise is not None and size > 0:  # advice only: where the system does not take it, the memory is the same
+        advise(ctypes.c_void_p(first), ctypes.c_size_t(size), _HUGEPAGE)
+    return made
 
 
 def _libc(name: str) -> Any:
