@@ -159,15 +159,6 @@ def test_a_check_takes_the_memory_of_its_copies_once(how, least, most):
     assert least <= int(ran.stdout) <= most
 
 
-@pytest.mark.parametrize("shape", [(0, 3), (7, 5), (2048, 1024)])
-def test_memory_in_large_pages_holds_values(shape):
-    made = memory.empty_in_large_pages(shape, torch.float32)
-    assert made.shape == shape
-    assert made.dtype == torch.float32
-    values = torch.randn(shape)
-    assert torch.equal(made.copy_(values), values)
-
-
 @pytest.mark.parametrize("enabled", [True, False])
 def test_garbage_is_collected_again_after_a_load_if_it_was_before(enabled):
     try:

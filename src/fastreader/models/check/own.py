@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 
 from fastreader.models.machine.devices import moved
-from fastreader.models.machine.memory import empty_in_large_pages
 from fastreader.models.passes.pass_argument import marked
 from fastreader.models.rewriting import surgery
 from fastreader.models.rewriting.layers import decoder_layers, passed_through
@@ -171,10 +170,10 @@ def _looks_up(module: nn.Module) -> bool:
 
 def _parameter(values: Tensor, dtype: torch.dtype) -> nn.Parameter:
     values = values.detach()
-    if values.device.type != "cpu" or values.dtype == dtype or values.dim() != 2:
+    if values.dtype == dtype or values.dim() != 2:
         return nn.Parameter(values.to(dtype), requires_grad=False)
-    made, rows = empty_in_large_pages(values.shape, dtype), max(1, AT_ONCE // values.shape[1])
-    for first in range(0, len(values), rows):  # the integers of a file are unpacked part by part
+    made, rows = torch.empty(values.shape, dtype=dtype, device=values.device), max(1, AT_ONCE // values.shape[1])
+    for first in range(0, len(values), rows):  # so that the integers of a file are unpacked part by part
         made[first : first + rows] = values[first : first + rows]
     return nn.Parameter(made, requires_grad=False)
 

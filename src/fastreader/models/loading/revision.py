@@ -69,7 +69,7 @@ def weights_digest(model: Any) -> str:
         for plain in _plain(tensor.detach()):
             found.update(f"{list(plain.shape)} {plain.is_floating_point()}".encode())
             for values in torch.split(plain.reshape(-1), _CHUNK):
-                found.update(_narrowest(values.cpu()).view(torch.uint8).numpy())
+                found.update(_narrowest(values.cpu()).view(torch.uint8).numpy().data)
     return found.hexdigest()
 
 

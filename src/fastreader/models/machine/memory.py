@@ -6,14 +6,13 @@ import ctypes
 import gc
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
 
 from fastreader.models.config.facts import layer_configs
 from fastreader.models.config.windows import layers_without_attention
@@ -28,7 +27,6 @@ _LOGITS = 2_000_000  # values of a block of logits
 _SCANNED = 64  # tokens of a chunk of a scan
 _PAIRS = 16  # tokens of a chunk of the Triton kernels
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of mallopt
-_LARGE_PAGE, _HUGEPAGE = 2 << 20, 14  # bytes, and the advice of madvise
 _SETTINGS_OF_GLIBC = {"MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "GLIBC_TUNABLES"}  # a user's own
 Forward = Literal["own", "upcast", "fused"]
 
@@ -105,20 +103,6 @@ def without_collections() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
-
-
-def empty_in_large_pages(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-    """Return a tensor on the CPU without values, in pages of 2 MB if the system has them.
-
-    Filling new memory page by page of 4 KB takes three times as long as writing to it.
-    """
-    made = torch.empty(*shape, dtype=dtype)
-    advise = _libc("madvise")
-    first = -(-made.data_ptr() // _LARGE_PAGE) * _LARGE_PAGE
-    size = (made.data_ptr() + made.nbytes - first) // _LARGE_PAGE * _LARGE_PAGE
-    if advise is not None and size > 0:  # advice only: where the system does not take it, the memory is the same
-        advise(ctypes.c_void_p(first), ctypes.c_size_t(size), _HUGEPAGE)
-    return made
 
 
 def _libc(name: str) -> Any:

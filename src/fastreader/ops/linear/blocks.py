@@ -277,23 +277,17 @@ _SPECIAL_OF_STACKS: dict[Any, Any] = {
 
 
 def multiply_in_parts(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Multiply with a weight of another type, of which `AT_ONCE` values at a time are converted.
+    """Return ``input @ weight.T + bias`` [..., F] of float32 or float64 inputs [..., E] and any floating weight [F, E].
 
-    A copy of a large weight would leave the cache before it is multiplied, and the system would have to find memory.
-
-    Args:
-        input: [..., E], float32 or float64.
-        weight: [F, E], floating.
-        bias: [F] or None.
-
-    Returns:
-        [..., F] in the type of the input.
+    `AT_ONCE` values are converted at a time. A copy of a large weight would leave the cache before it is multiplied.
     """
     rows = max(1, AT_ONCE // weight.shape[1])
     out = input.new_empty(*input.shape[:-1], weight.shape[0])
+    blocks = isinstance(weight, BlockTensor)
+    held = input.new_empty(0 if blocks else min(rows, weight.shape[0]), weight.shape[1])
     for first in range(0, weight.shape[0], rows):
         part = weight[first : first + rows].detach()
-        part = part.plain() if isinstance(part, BlockTensor) else part
+        part = part.plain() if isinstance(part, BlockTensor) else held[: len(part)].copy_(part)
         # Written where it belongs: small results that stay would leave gaps between the large parts that are freed.
         out[..., first : first + rows] = F.linear(input, part.to(input.dtype))
     return out if bias is None else out.add_(bias)
