@@ -15,7 +15,7 @@ from fastreader import Reader
 from fastreader.errors import InputError, ModelFileError, UnsupportedModelError
 from fastreader.models import check as checking
 from fastreader.models.check import check, known_verdict, verdict_path
-from fastreader.models.rewriting.fused import parts
+from fastreader.models.rewriting.fused import FusedStep, parts
 from fastreader.models.rewriting.layers import decoder_layers
 from fastreader.ops import extension
 from fastreader.ops.linear import linear
@@ -178,6 +178,42 @@ def test_a_quick_check_runs_the_first_and_the_last_layer_of_each_kind(family, ra
     assert seen == ran
     check(model)
     assert seen == set(range(7))
+
+
+@pytest.mark.skipif(bool(extension.why_missing()), reason=f"no kernels: {extension.why_missing()}")
+@pytest.mark.parametrize(
+    ("family", "ran"), [("Llama", [0, 6]), ("Gemma3, window", None), ("Qwen3", [0, 6]), ("SmolLM3", [0, 1, 4, 6])]
+)
+def test_a_quick_check_steps_through_two_layers_of_each_kind(monkeypatch, family, ran):
+    """Of the step's own tensors, so that a wrong one of these shows."""
+    reader = Reader.load((deep(family), byte_tokenizer()), device="cpu", check="off")
+    model = reader.local_model.model
+    if ran is None:
+        assert isinstance(model.fused_step, str)
+        return
+    steps, call = [], FusedStep.__call__
+
+    def noted(self, *others):
+        steps.append(self)
+        return call(self, *others)
+
+    monkeypatch.setattr(FusedStep, "__call__", noted)
+    whole = model.fused_step
+    check(model, quick=True)
+    assert [list(step.numbers) for step in steps] == [ran, ran]
+    assert model.fused_step is whole
+    each = len(whole.layers.before[2]) // 7
+    own = [tensor for layer in ran for tensor in whole.layers.before[2][each * layer :][:each]]
+    assert all(a is b for a, b in zip(steps[0].layers.before[2], own, strict=True))
+    check(model)
+    assert [step.numbers for step in steps[2:]] == [None, None]
+    norms = whole.layers.before[0]
+    for layer, quick in ((ran[-1], True), (ran[0], True), (3, False)):
+        own = norms[2 * layer]
+        norms[2 * layer] = 1.5 * own
+        with pytest.raises(UnsupportedModelError, match="a step of generation in one call"):
+            check(model, quick)
+        norms[2 * layer] = own
 
 
 def test_a_weight_that_is_not_finite_is_named_by_a_quick_check_in_any_layer():

@@ -323,7 +323,7 @@ class TreeModel:
         Raises as `hidden`.
         """
         if isinstance(keys, DecodeKeys) and isinstance(self.fused_step, fused.FusedStep):
-            row_keys = keys.row_keys(self.windows)
+            row_keys = keys.row_keys(self.fused_step.windows_of(self.windows))
             if row_keys is not None and self._before_head is None:
                 return self.fused_step(token_ids, positions, row_keys)
         upload = Upload(self.device)

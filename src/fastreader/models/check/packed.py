@@ -201,7 +201,9 @@ def layer_by_layer(model: TreeModel, silent: Collection[int] = ()) -> Iterator[N
 
 
 @torch.inference_mode()
-def step_difference(model: TreeModel, tree: PrefixTree, starts: IntArray, tokens: list[Any]) -> float:
+def step_difference(
+    model: TreeModel, tree: PrefixTree, starts: IntArray, tokens: list[Any], only: Sequence[int] | None = None
+) -> float:
     """Return how far a step in one call is from the same step layer by layer, relative to the size.
 
     The final states are compared, and the keys and values that are kept: a rotation that is wrong by little can leave
@@ -211,7 +213,31 @@ def step_difference(model: TreeModel, tree: PrefixTree, starts: IntArray, tokens
         tree: the texts before.
         starts: int64 [B], ascending, the nodes that texts are continued from.
         tokens: int64 [B] of each step.
+        only: layers that run, the others return their input; None runs all.
     """
+    with ExitStack() as stack:
+        if only is not None:
+            every = decoder_layers(model.model, model.name)
+            stack.enter_context(_stepping_through(model, every, only))
+        return _step_difference(model, tree, starts, tokens)
+
+
+@contextmanager
+def _stepping_through(model: TreeModel, every: list[nn.Module], only: Sequence[int]) -> Iterator[None]:
+    """Within the block, all layers but some return their input, also in a step of generation in one call."""
+    assert not isinstance(model.fused_step, str)
+    skipped = [index for index in range(len(every)) if index not in only]
+    exchange = surgery.Exchange()
+    exchange.attribute(vars(model), "fused_step", model.fused_step.part(only))
+    exchange.attribute(vars(model), "silent_layers", model.silent_layers | _attending(every, skipped))
+    try:
+        with passed_through([every[index] for index in skipped]):
+            yield
+    finally:
+        exchange.restore()
+
+
+def _step_difference(model: TreeModel, tree: PrefixTree, starts: IntArray, tokens: list[Any]) -> float:
     key_values, worst = KeyValues(), 0.0
     model.forward(tree.token_ids, tree.positions, TreeKeys(tree, model.device, key_values=key_values))
     ways = [DecodeKeys(tree, key_values, starts, len(tokens), row_by_row=model.deterministic) for _ in range(2)]

@@ -76,8 +76,8 @@ def check(model: TreeModel, quick: bool = False) -> Checked:
 
     Args:
         model: the model to check, with its `original`. Texts are shortened to its context.
-        quick: if layers pass on states only, run short texts in the first and the last layer of each kind, and long
-            ones in the last.
+        quick: if layers pass on states only, run short texts and steps in one call in the first and the last layer of
+            each kind, and long texts in the last.
 
     Raises:
         UnsupportedModelError: if the packed pass differs by more than rounding; the message names where.
@@ -124,7 +124,7 @@ class _Check:
     def run(self, quick: bool = False) -> Checked:
         """Compare texts that branch, in all layers, or in two of each kind if layers pass on states only."""
         layers = decoder_layers(self.model.original, self.model.name)
-        self.short = only = representatives(layers) if quick else None
+        self.short = self.stepped = only = representatives(layers) if quick else None
         with stood_in(self.model.original, self.model.model) as quantised:
             truth = self._own(self.wide)
             self._require_finite(truth)
@@ -217,7 +217,7 @@ class _Check:
         text = _texts(self.vocabulary, length, 1)[0]
         tree = PrefixTree.build([(text, []), (text[:-2] + text[:1], [])])
         tokens = [self.tokens[:, step].cpu().numpy() for step in range(_STEPS)]
-        off = step_difference(self.model, tree, np.sort(tree.leaves).astype(np.int64), tokens)
+        off = step_difference(self.model, tree, np.sort(tree.leaves).astype(np.int64), tokens, self.stepped)
         if not off <= _STEP:
             self._fail(f"a step of generation in one call differs by {off:.3g} of its size", f"{_STEP}")
 

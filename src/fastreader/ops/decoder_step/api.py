@@ -6,6 +6,7 @@ three a layer: with small weights Python and the start of threads take longer th
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence, Sized
 from dataclasses import dataclass
 from typing import Any
@@ -132,6 +133,20 @@ class StackedLayers:
         )
         self.scores = shape.scale, shape.softcap
         self.layout = layouts.pop()
+
+    def part(self, indices: Sequence[int]) -> StackedLayers:
+        """Return some of the layers, in the order of their indices, with the same tensors."""
+
+        def of(values: list[Any]) -> list[Any]:
+            each = len(values) // self.count
+            return [value for index in indices for value in values[each * index : each * (index + 1)]]
+
+        norms, epsilon, packed, biases, head_norms, head_epsilon = self.before
+        made = copy.copy(self)
+        made.count = len(indices)
+        made.before = of(norms), epsilon, of(packed), of(biases), of(head_norms), head_epsilon
+        made.after = of(self.after[0]), *self.after[1:]
+        return made
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,6 +6,7 @@ bits: the check runs a few tokens both ways, so it depends on no list of class n
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -36,6 +37,7 @@ class FusedStep:
         norm: of the final states.
         grids: how many rows of positions `rotary` takes (Qwen-VL's places in time, height and width, which are equal in
             text); None for one, without a separate dimension.
+        numbers: of the model's layers that run; None for all.
     """
 
     embedding: nn.Module
@@ -43,6 +45,7 @@ class FusedStep:
     layers: StackedLayers
     norm: nn.Module
     grids: int | None = None
+    numbers: tuple[int, ...] | None = None
 
     @classmethod
     def of(cls, draft: Draft) -> FusedStep | str:
@@ -76,6 +79,14 @@ class FusedStep:
             else:
                 return grids if same else "the model does more than embed, run its layers and normalise"
         return reason
+
+    def part(self, numbers: Sequence[int]) -> FusedStep:
+        """Return a step that runs only these layers of the model."""
+        return replace(self, layers=self.layers.part(numbers), numbers=tuple(numbers))
+
+    def windows_of(self, windows: list[Window]) -> list[Window]:
+        """Return the windows of the layers that run, given the windows of all layers."""
+        return windows if self.numbers is None else [windows[number] for number in self.numbers]
 
     def __call__(self, token_ids: npt.NDArray[np.int64], positions: npt.NDArray[np.int32], keys: StepKeys) -> Tensor:
         """Return the final states [B, E] of one new token of each row."""
