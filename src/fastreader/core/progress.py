@@ -13,9 +13,14 @@ from typing import Any, TextIO
 
 _noted: ContextVar[Callable[[str], None] | None] = ContextVar("noted", default=None)
 _wanted: ContextVar[tuple[bool | None] | None] = ContextVar("wanted", default=None)
-_stepped: ContextVar[Callable[[], None] | None] = ContextVar("stepped", default=None)
+STEPPED: ContextVar[Callable[[], None] | None] = ContextVar("stepped", default=None)
+"""Called, if it is set, when a part of the work in the `in_steps` block around is done."""
 SOON = 1.0
 """Seconds after which a bar shows that is worth showing for long work only."""
+
+
+def unshown(steps: float) -> None:
+    """Advance no bar: what `track` yields if it shows none."""
 
 
 @contextmanager
@@ -37,7 +42,7 @@ def track(
     around = _wanted.get()
     wanted = show if around is None else around[0]
     if not (sys.stderr.isatty() if wanted is None else wanted):
-        yield lambda steps: None
+        yield unshown
         return
     from rich import progress
     from rich.console import Console
@@ -77,7 +82,7 @@ def showing(show: bool | None) -> Iterator[None]:
 
 @contextmanager
 def in_steps(advance: Callable[[float], None], count: int) -> Iterator[None]:
-    """Advance by 1 over the block: by 1 / `count` at each of the first `count` calls of `step`, the rest at the end."""
+    """Advance by 1 over the block: by 1 / `count` at each of the first `count` calls of `STEPPED`, then by the rest."""
     calls = 0
 
     def stepped() -> None:
@@ -86,18 +91,12 @@ def in_steps(advance: Callable[[float], None], count: int) -> Iterator[None]:
             calls += 1
             advance(1 / count)
 
-    token = _stepped.set(stepped)
+    token = STEPPED.set(stepped)
     try:
         yield
     finally:
-        _stepped.reset(token)
+        STEPPED.reset(token)
     advance(1 - calls / count)
-
-
-def step() -> None:
-    """Say that a part of the work in the `in_steps` block around is done, if there is one."""
-    if (stepped := _stepped.get()) is not None:
-        stepped()
 
 
 @contextmanager

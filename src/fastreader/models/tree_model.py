@@ -323,7 +323,8 @@ class TreeModel:
         Raises as `hidden`.
         """
         if isinstance(keys, DecodeKeys) and isinstance(self.fused_step, fused.FusedStep):
-            row_keys = keys.row_keys(self.fused_step.windows_of(self.windows))
+            ran, windows = self.fused_step.numbers, self.windows  # `ran` is None if all layers run
+            row_keys = keys.row_keys(windows if ran is None else [windows[number] for number in ran])
             if row_keys is not None and self._before_head is None:
                 return self.fused_step(token_ids, positions, row_keys)
         upload = Upload(self.device)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias, Unpack
@@ -15,7 +16,7 @@ import torch
 
 from fastreader.core.checked import accept, checked, kind_of
 from fastreader.core.checks import check_choice, check_list, check_tokens, expect, located, require
-from fastreader.core.progress import SOON, in_steps, track
+from fastreader.core.progress import SOON, in_steps, track, unshown
 from fastreader.core.protocol import Loglikelihood, LoglikelihoodArguments, Results, SequenceScores, TextOrTokens
 from fastreader.core.tree import PrefixTree, TokenPairs, Tokens, TreeStats
 from fastreader.errors import NumericsError
@@ -111,7 +112,8 @@ def score(
         for tree in trees:
             reuse = None if kept is None else kept.lookup(tree)
             key_values = None if keep is None else local_model.model.new_key_values(tree, reuse)
-            with in_steps(advance, layers), local_model.lock:
+            steps = nullcontext() if advance is unshown else in_steps(advance, layers)
+            with steps, local_model.lock:
                 most = None
                 if head is not None and relevance is not None:
                     kept_now = None if top_tokens else key_values

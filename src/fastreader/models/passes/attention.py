@@ -14,7 +14,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from fastreader.core.progress import step
+from fastreader.core.progress import STEPPED
 from fastreader.errors import InputError, UnsupportedModelError
 from fastreader.models.config.windows import Chunk, Window
 from fastreader.models.passes.packed_keys import AttentionKeys, AttentionParams, RecurrentKeys, SelectedRows
@@ -188,7 +188,8 @@ def attention_forward(
     if not isinstance(window, Chunk):
         window = sliding_window
     state.calls[layer] = state.calls.get(layer, 0) + 1
-    step()
+    if (stepped := STEPPED.get()) is not None:
+        stepped()
     if state.trace is not None:
         constants = {
             "scaling": scaling,

@@ -84,10 +84,6 @@ class FusedStep:
         """Return a step that runs only these layers of the model."""
         return replace(self, layers=self.layers.part(numbers), numbers=tuple(numbers))
 
-    def windows_of(self, windows: list[Window]) -> list[Window]:
-        """Return the windows of the layers that run, given the windows of all layers."""
-        return windows if self.numbers is None else [windows[number] for number in self.numbers]
-
     def __call__(self, token_ids: npt.NDArray[np.int64], positions: npt.NDArray[np.int32], keys: StepKeys) -> Tensor:
         """Return the final states [B, E] of one new token of each row."""
         stream, angles = self._embedded(torch.from_numpy(token_ids), torch.from_numpy(positions).long())
