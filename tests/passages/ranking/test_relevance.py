@@ -301,6 +301,9 @@ def test_damaged_folders_are_refused(tmp_path):
         labels.write_text(json.dumps({**good, "true_token_id": wrong}))
         with pytest.raises(ModelFileError, match="true_token_id: expected a token id below 261"):
             exact(folder)
+    labels.write_text(json.dumps({**good, "false_token_id": good["true_token_id"]}))
+    with pytest.raises(ModelFileError, match="true_token_id and false_token_id are both"):
+        exact(folder)
     labels.write_text("[]")
     with pytest.raises(ModelFileError, match="expected an object"):
         exact(folder)

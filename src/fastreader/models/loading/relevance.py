@@ -142,6 +142,8 @@ def _rows(file: Path, config: Any) -> tuple[int, ...]:
         if token is None or not is_int(token) or not 0 <= token < vocabulary:
             raise ModelFileError(f"{file}: {name}: expected a token id below {vocabulary}, got {shown(token)}")
         rows.append(int(token))
+    if len({*rows}) < len(rows):  # every score would be 0
+        raise ModelFileError(f"{file}: true_token_id and false_token_id are both {rows[0]}")
     return tuple(rows)
 
 
