@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from fastreader.data import Example, Passage, load_examples, save_examples
     from fastreader.errors import FastreaderError, InputError
     from fastreader.passages.arrange import Arranger, arrange
+    from fastreader.passages.attribution.attribute import attribute
+    from fastreader.passages.attribution.results import Attribution
     from fastreader.passages.conflicts.find import conflicts
     from fastreader.passages.conflicts.results import Conflicts
     from fastreader.passages.fuse import fuse
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 __version__ = "0.2.0"
 
 _HOME = {
+    "Attribution": "passages.attribution.results",
     "Classified": "scoring.labels",
     "Conflicts": "passages.conflicts.results",
     "Example": "data",
@@ -56,6 +59,7 @@ _HOME = {
     "arerank": "passages.ranking.rerank",
     "Arranger": "passages.arrange",
     "arrange": "passages.arrange",
+    "attribute": "passages.attribution.attribute",
     "classify": "scoring.labels",
     "conflicts": "passages.conflicts.find",
     "fuse": "passages.fuse",
@@ -69,6 +73,7 @@ _HOME = {
 }
 __all__ = [
     "Arranger",
+    "Attribution",
     "Classified",
     "Conflicts",
     "Example",
@@ -91,6 +96,7 @@ __all__ = [
     "TreeStats",
     "arerank",
     "arrange",
+    "attribute",
     "classify",
     "conflicts",
     "eor",

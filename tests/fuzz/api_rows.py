@@ -91,6 +91,7 @@ class World:
         self.unlabelled = [fr.Example(f"Why {i}?", self.passages) for i in range(20)]
         self.reranked = fr.rerank(self.reader, self.example)
         self.conflicts = fr.conflicts(self.reader, QUESTION, self.passages, ["Nile", "Seine"])
+        self.attribution = fr.attribute(self.reader, QUESTION, self.passages, "Nile")
         self.ranked = moi.rerank(self.reader, QUESTION, self.passages)
         self.probe = moi.probe(self.reader, [self.example], [0])
         self.materials = noise.gather(self.example, random=noise.DistractorPool(self.pool), random_count=1)
@@ -136,6 +137,7 @@ class World:
         self.scores.save(self.path("scores.json"))
         moi.Pool().save(self.path("pool.json"))
         self.conflicts.save(self.path("conflicts.json"))
+        self.attribution.save(self.path("attribution.json"))
         self.bias.save(self.path("bias.json"))
         fr.Arranger({3: [0.8, -0.3, -0.5]}).save(self.path("arranger.json"))
         self.voter.save(self.path("voter.json"))
@@ -338,6 +340,21 @@ ROWS: dict[str, Row] = {
         "max_batch_tokens": 500,
     },
     "fuse": lambda w: {"rankings": [["a", "b"], ["b"]], "k": 60.0, "weights": [1.0, 2.0], "top_n": 2},
+    "attribute": lambda w: {
+        **w.asked(),
+        "answer": "Nile",
+        "way": "sampled",
+        "orders": 2,
+        "subsets": 3,
+        "pairs": True,
+        "penalty": 0.1,
+        "seed": 1,
+        "template": None,
+        "on_overflow": "truncate",
+        "max_new_tokens": 2,
+        "max_batch_tokens": 500,
+    },
+    "Attribution.from_dict": lambda w: {"values": w.attribution.to_dict()},
     "conflicts": lambda w: {**w.asked(), "candidates": ["Nile", "Seine"], "template": None, "max_batch_tokens": 500},
     "Conflicts.from_dict": lambda w: {"values": w.conflicts.to_dict()},
     "save_examples": lambda w: {

@@ -1,0 +1,103 @@
+"""Which measure of `fr.attribute` gives most to the gold passage: questions with a known gold passage among several.
+
+Development questions with the gold passage among the best of BM25, all subsets read, the right answer attributed. Each
+measure ranks the passages; the table shows in how many questions the gold passage comes first, beside query likelihood,
+which does not know the answer. A stopped run resumes with the same command.
+
+    python studies/attribution.py questions.dev.jsonl.gz --model smollm2-135m --questions 200 --output rows.jsonl
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from lib.shared import fingerprint, make_parser, rows_of
+
+import fastreader as fr
+from fastreader.core.progress import track
+from fastreader.data.fingerprints import reader_identity
+from fastreader.data.result_log import ResultLog
+from fastreader.statistics import bootstrap, wilson
+
+MEASURES = ("shapley", "alone", "left_out", "surrogate")
+
+
+def main() -> None:
+    parser = make_parser(__doc__)
+    parser.add_argument("data", type=Path, help="questions whose passages say which is gold")
+    parser.add_argument("--model", default="smollm2-135m")
+    parser.add_argument("--questions", type=int, default=200)
+    parser.add_argument("--passages", type=int, default=5)
+    parser.add_argument("--output", type=Path, required=True)
+    arguments = parser.parse_args()
+    examples = chosen(arguments.data, arguments.passages, arguments.questions)
+    reader = fr.Reader.load(arguments.model)
+    settings = {
+        "reader": reader_identity(reader.describe()),
+        "data": fingerprint(arguments.data),
+        "passages": arguments.passages,
+    }
+    with (
+        ResultLog(arguments.output, settings=settings, resume=True) as log,
+        track("questions", len(examples), "questions", None) as advance,
+    ):
+        for name, example in examples.items():
+            if name not in log.done:
+                log.append(name, measured(reader, example))
+            advance(1)
+    print("\n".join(table([row for row in rows_of(arguments.output) if row["id"] in examples])))
+
+
+def chosen(data: Path, passages: int, questions: int) -> dict[str, fr.Example]:
+    """Return the first questions of which exactly one of the best passages is gold."""
+    found: dict[str, fr.Example] = {}
+    for number, example in enumerate(fr.load_examples(data)):
+        best = sorted(example.passages, key=lambda passage: -(passage.score or 0.0))[:passages]
+        if sum(bool(passage.is_gold) for passage in best) == 1 and example.answers:
+            name = example.id or str(number)
+            found[name] = fr.Example(example.question, best, example.answers, id=name)
+        if len(found) == questions:
+            break
+    return found
+
+
+def measured(reader: fr.Reader, example: fr.Example) -> dict[str, Any]:
+    """Return each measure of each passage, and what the answer gains from all of them."""
+    found = fr.attribute(reader, example.question, example.passages, example.answers[0])
+    likelihood = fr.rerank(reader, example.question, example.passages)
+    values = {name: getattr(found, name).round(4).tolist() for name in MEASURES}
+    values["query likelihood"] = [round(r.value or 0.0, 4) for r in sorted(likelihood, key=lambda r: r.index)]
+    return {
+        "gold": [bool(passage.is_gold) for passage in example.passages].index(True),
+        "values": values,
+        "gain": round(found.logprob - found.closed_book_logprob, 4),
+        "fit": found.surrogate_fit,
+        "synergy": None if found.pairs is None else round(float(found.pairs.max()), 4),
+        "tokens": [found.stats.total_tokens, found.stats.computed_tokens],
+    }
+
+
+def table(rows: list[dict[str, Any]]) -> list[str]:
+    """Return a table of how often the gold passage is the first by each measure, and where it is in the mean."""
+    lines = ["| measure | gold passage first | its mean rank |", "|-|-|-|"]
+    for name in rows[0]["values"]:
+        values = np.array([row["values"][name] for row in rows])
+        gold = values[np.arange(len(rows)), [row["gold"] for row in rows]]
+        ranks = 1.0 + (values > gold[:, None]).sum(axis=1)
+        first = wilson(int((ranks == 1).sum()), len(rows))
+        mean = bootstrap(ranks, seed=0)
+        lines.append(
+            f"| {name} | {first.estimate:.3f} [{first.low:.3f}, {first.high:.3f}] | "
+            f"{mean.estimate:.2f} [{mean.low:.2f}, {mean.high:.2f}] |"
+        )
+    fits = [row["fit"] for row in rows if row["fit"] is not None]
+    shares = [row["tokens"][1] / row["tokens"][0] for row in rows]
+    lines += ["", f"n = {len(rows)}; median R^2 of the surrogate {np.median(fits):.2f}; "]
+    lines[-1] += f"tokens computed of those in all prompts, mean {np.mean(shares):.3f}"
+    return lines
+
+
+if __name__ == "__main__":
+    main()
