@@ -12,6 +12,7 @@ from fastreader import __version__
 from fastreader.cli import (
     arrange,
     ask,
+    attribute,
     calibrate,
     conflicts,
     demo,
@@ -39,6 +40,7 @@ app.command()(score.score)
 app.command()(rerank.rerank)
 app.command()(arrange.arrange)
 app.command()(conflicts.conflicts)
+app.command()(attribute.attribute)
 app.command()(moi.moi)
 app.command()(calibrate.calibrate)
 app.command()(ask.ask)

@@ -1,4 +1,4 @@
-"""Passages as rich tables: rankings, contradictions, and the position bias of a reader."""
+"""Passages as rich tables: rankings, contradictions, contributions, and the position bias of a reader."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from fastreader.cli.screen import Text
 if TYPE_CHECKING:
     from fastreader.data import Passage
     from fastreader.moi import PositionBias, Ranked
+    from fastreader.passages.attribution import Attribution
     from fastreader.passages.conflicts import Conflicts
     from fastreader.passages.ranking import Reranked
 
@@ -88,6 +89,25 @@ def conflicts_table(found: Conflicts) -> RenderableType:
     verdict = "no passage contradicts the others" if found.odd is None else f"passage {found.odd + 1} is the odd one"
     agreed = "" if found.consensus is None else f"; the consensus is {found.candidates[found.consensus]!r}"
     cost = f"score {found.score:.2f}: {verdict}{agreed}. {found.stats.computed_tokens:,} tokens computed."
+    note = [Text(f"Note: {found.note}.", style="yellow")] if found.note else []
+    return Group(Text(found.question, style="bold"), table, Text(cost), *note)
+
+
+def attribution_table(found: Attribution) -> RenderableType:
+    """Each passage by what it contributes to the answer, in nats, and what it cost."""
+    table = Table(header_style="bold", expand=True)  # so that only the passages are cut
+    for name in ("passage", "Shapley", "alone", "left out", "surrogate"):
+        table.add_column(name, justify="right", no_wrap=True, min_width=len(name))
+    table.add_column("text", no_wrap=True, overflow="ellipsis", ratio=1)
+    for i in found.order:
+        error = "" if found.exact else f" ± {found.shapley_error[i]:.2f}"
+        values = [f"{values[i]:+.2f}" for values in (found.alone, found.left_out, found.surrogate)]
+        table.add_row(str(i + 1), f"{found.shapley[i]:+.2f}{error}", *values, _shown(found.passages[i]))
+    whole = found.logprob - found.closed_book_logprob
+    cost = (
+        f"answer: {found.answer}; all passages together add {whole:+.2f} nats. {found.subsets} subsets, "
+        f"{found.stats.computed_tokens:,} tokens computed."
+    )
     note = [Text(f"Note: {found.note}.", style="yellow")] if found.note else []
     return Group(Text(found.question, style="bold"), table, Text(cost), *note)
 
