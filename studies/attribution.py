@@ -1,8 +1,8 @@
 """Which measure of `fr.attribute` gives most to the gold passage: questions with a known gold passage among several.
 
 Development questions with the gold passage among the best of BM25, all subsets read, the right answer attributed. Each
-measure ranks the passages; the table shows in how many questions the gold passage comes first, beside query likelihood,
-which does not know the answer. A stopped run resumes with the same command.
+measure ranks the passages; the table shows in how many questions the gold passage comes first, compared with query
+likelihood, which does not know the answer. A stopped run resumes with the same command.
 
     python studies/attribution.py questions.dev.jsonl.gz --model smollm2-135m --questions 200 --output rows.jsonl
 """

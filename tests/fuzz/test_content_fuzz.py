@@ -170,6 +170,13 @@ def all_compared(result: Any, values: dict[str, Any]) -> None:
     assert result.note or any(claim is not None for claim in result.claims)
 
 
+def all_attributed(result: Any, values: dict[str, Any]) -> None:
+    """Shapley values sum to what all passages add, and the result is JSON."""
+    assert len(result.shapley) == len(values["passages"])
+    np.testing.assert_allclose(result.shapley.sum(), result.logprob - result.closed_book_logprob, atol=1e-6)
+    json.dumps(result.to_dict(), allow_nan=False)
+
+
 def all_placed(result: Any, values: dict[str, Any]) -> None:
     """MoI's order has each passage once."""
     assert sorted(p.index for p in result) == list(range(len(values["passages"])))
@@ -200,6 +207,12 @@ def calls_of(world: World, draw: Contents) -> tuple[str, Any, dict[str, Any], Ch
             fr.score_permutations,
             {"reader": reader, "question": question, "passages": passages, "candidates": candidates},
             all_scored,
+        ),
+        "attribute": (
+            fr.attribute,
+            {"reader": reader, "question": question, "passages": passages}
+            | {"answer": d.choice([None, *candidates]), "orders": 1, "subsets": 2, "max_new_tokens": 2},
+            all_attributed,
         ),
         "conflicts": (
             fr.conflicts,

@@ -46,7 +46,7 @@ def test_shapley_values_are_the_mean_over_all_orders(count):
 
 
 def test_a_known_game():
-    """The glove game of textbooks: a left glove and two right ones; a pair is worth 1. Shapley: 2/3, 1/6, 1/6."""
+    """The glove game of textbooks: of a left glove and two right ones a pair is worth 1. Shapley: 2/3, 1/6, 1/6."""
     values = {s: float(0 in s and (1 in s or 2 in s)) for s in sets.every_subset(3)}
     np.testing.assert_allclose(sets.shapley(3, values), [2 / 3, 1 / 6, 1 / 6], atol=1e-12)
     np.testing.assert_array_equal(sets.synergies(3, values), [[0, 1, 1], [1, 0, 0], [1, 0, 0]])

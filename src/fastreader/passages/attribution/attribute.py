@@ -14,7 +14,6 @@ from fastreader.core.tree import TreeStats
 from fastreader.data.arguments import make_example
 from fastreader.data.documents import PassageLike
 from fastreader.data.types import Example
-from fastreader.errors import InputError
 from fastreader.passages.attribution.results import Attribution
 from fastreader.passages.attribution.subsets import (
     SubsetPlan,
@@ -66,8 +65,8 @@ def attribute(
         question: a question; or an `Example`, which brings its passages.
         passages: the passages, `Passage` objects or texts.
         answer: the text to attribute; None generates one from all passages.
-        way: "exact" reads all 2^N subsets, of at most 12 passages; "sampled" reads those of random orders; "auto" is
-            exact up to 6 passages.
+        way: "exact" reads all 2^N subsets, of at most 12 passages; "sampled" reads the beginnings of random orders;
+            "auto" is exact up to 6 passages.
         orders: pairs of random orders, an order and its reverse, for sampled Shapley values.
         subsets: random subsets for the surrogate, if not all are read.
         pairs: read each two passages, too, which happens anyway if all subsets are read.
@@ -107,8 +106,7 @@ def attribute(
         limits = {"max_new_tokens": max_new_tokens, "max_batch_tokens": max_batch_tokens, "on_overflow": on_overflow}
         written = read(reader, example, candidates=[], template=template, **limits)
         answer, stats = written.text, written.stats
-        if not answer:
-            raise InputError("answer: the reader generated an empty one from these passages; give the answer")
+        require(bool(answer), "answer: the reader generated an empty one from these passages; give the answer")
     pieces = reading_pieces(reader, example, [answer], template)
     pieces, truncated = fit_reading(pieces, range(count), reader.max_length, 1, on_overflow)
     tail, (tokens,) = pieces.tail(), pieces.candidates

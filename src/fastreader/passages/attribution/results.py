@@ -79,7 +79,7 @@ class Attribution(SavedRecord):
 
     @property
     def best(self) -> int | None:
-        """Index of the passage of the largest Shapley value; None if no value is above 0."""
+        """Index of the passage of the largest Shapley value, or None if no value is above 0."""
         return int(self.shapley.argmax()) if self.shapley.max() > 0 else None
 
     @property

@@ -54,7 +54,7 @@ def sparse_weights(masks: npt.NDArray[np.bool_], values: FloatArray, penalty: fl
 def left_out_fit(
     masks: npt.NDArray[np.bool_], values: FloatArray, penalty: float, rng: np.random.Generator
 ) -> float | None:
-    """Return R^2 of the surrogate on subsets left out of its fit, in five folds; None if there are fewer than 10.
+    """Return R^2 of the surrogate on subsets left out of its fit, in five folds, or None if there are fewer than 10.
 
     At 1 the answer's log-odds are a sum over passages; at 0 or below the weights say nothing about other subsets.
     """
