@@ -354,6 +354,7 @@ ROWS: dict[str, Row] = {
         "max_new_tokens": 2,
         "max_batch_tokens": 500,
     },
+    "Attribution.plot": lambda w: (w.attribution, {"path": w.path("attribution.png")}),
     "Attribution.from_dict": lambda w: {"values": w.attribution.to_dict()},
     "conflicts": lambda w: {**w.asked(), "candidates": ["Nile", "Seine"], "template": None, "max_batch_tokens": 500},
     "Conflicts.from_dict": lambda w: {"values": w.conflicts.to_dict()},

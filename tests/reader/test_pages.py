@@ -12,6 +12,7 @@ pytestmark = pytest.mark.usefixtures("loaded_once")
 ROOT = Path(__file__).parents[2]
 SHOWN = {
     "README.md": "PermutationScores(2 orderings",
+    "docs/attribution.md": "Attribution of 'Charles Darwin' to 3 passages; 8 subsets",
     "docs/conflicts.md": "Conflicts(3 passages x 2 candidates",
     "docs/generation.md": "tokens were not read again",
     "docs/integrations.md": "{RR: 1.0}",
