@@ -23,6 +23,10 @@ def test_json_is_the_result(model):
     assert not values["exact"] and len(values["shapley_error"]) == 2
 
 
+def test_the_only_question_is_not_named(model):
+    assert run("attribute", "-m", model, "-q", "Where?", "-a", "Peru", expect=2).stderr.startswith("error: passages:")
+
+
 def test_a_question_without_passages(model, tmp_path):
     file = tmp_path / "q.jsonl"
     rows = [{"id": f"q{i}", "question": "Where?", "ctxs": [], "answers": []} for i in range(2)]

@@ -42,7 +42,7 @@ class Skipped:
 
     def fail(self, example: Example, error: FastreaderError) -> None:
         """Skip a question, or raise its error with its id."""
-        named = f"id {example.id}: {error}"
+        named = str(error) if example.id is None else f"id {example.id}: {error}"  # one given by -q has no id
         if not self.wanted:
             raise type(error)(named) from error
         self(named)
