@@ -8,6 +8,8 @@
 # sanitize   compute-sanitizer over small launches of each kernel
 # tune       configurations around the pinned ones
 # recurrent  recurrences beside PyTorch's
+# fla        the gated delta rule over a tree beside fla-core (needs that package)
+# reader     real questions by a real reader, beside the CPU's numbers (needs READER, a folder: see device_reader.py)
 # profile    ncu of attention and the LM head
 #
 # Needs no network and no build. Writes to $OUT as it goes, so that a stage that dies or hangs loses only what it had
@@ -68,6 +70,8 @@ sanitize() {
 }
 tune() { script tune "${TUNE:-90}" device_kernels.py --tune; }
 recurrent() { script recurrent "${RECURRENT:-60}" device_kernels.py --recurrent; }
+fla() { script fla "${FLA:-100}" beside_fla.py; }
+reader() { script reader "${READING:-100}" device_reader.py "$READER"; }
 profile() {
   say profile
   local kernel sections="--section SpeedOfLight --section WarpStateStats --section LaunchStats --section Occupancy"
@@ -79,7 +83,7 @@ profile() {
   tail -30 "$OUT/profile.txt"
 }
 
-[ $# -gt 0 ] || set -- smoke tests passes kernels sanitize tune recurrent profile
+[ $# -gt 0 ] || set -- smoke tests passes kernels sanitize tune recurrent profile  # fla and reader where they are named
 nvidia-smi --query-gpu=name,driver_version,memory.total,clocks.sm --format=csv,noheader || say "no nvidia-smi"
 for stage in "$@"; do $stage; done
 say "done"

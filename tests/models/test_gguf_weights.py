@@ -119,8 +119,8 @@ def test_the_type_says_what_becomes_of_the_integers(tmp_path, cache, monkeypatch
     file = write(tmp_path / "tiny.gguf", tiny_llama(), "Q4_1")
     plain = dequantised(file).state_dict()
 
-    def read(dtype, **options):
-        loaded = load(LoadOptions(file, "cpu", dtype, "exact", **options))
+    def read(dtype, precision="exact", **options):
+        loaded = load(LoadOptions(file, "cpu", dtype, precision, **options))
         return {name: value.float() for name, value in loaded.model.state_dict().items()}, loaded.arithmetic
 
     for dtype in ("auto", "file", "float32", torch.float64):
@@ -131,9 +131,11 @@ def test_the_type_says_what_becomes_of_the_integers(tmp_path, cache, monkeypatch
         assert not arithmetic.formats and arithmetic.dtype == torch.bfloat16
         assert all(torch.equal(value, plain[name].bfloat16().float()) for name, value in values.items())
     monkeypatch.setattr(extension, "why_missing", lambda: "it is not there")
-    values, arithmetic = read("auto")
-    assert arithmetic.dtype == torch.bfloat16 and not arithmetic.formats
-    assert all(torch.equal(value, plain[name]) for name, value in read("float32")[0].items())
+    for dtype, precision in (("auto", "exact"), ("auto", "high"), ("float32", "exact")):
+        values, arithmetic = read(dtype, precision)
+        assert arithmetic.dtype == torch.float32 and not arithmetic.formats
+        assert all(torch.equal(value, plain[name]) for name, value in values.items())
+    assert read("auto", "fast")[1].dtype == torch.bfloat16
     with pytest.raises(InputError, match=r"dtype.*it is not there"):
         read("file")
 

@@ -119,7 +119,8 @@ class Reader(ReaderBase):
             dtype: how weights are stored: "auto", "bfloat16", "float16", "float32" or "float64". "file" keeps the
                 integers of a quantised GGUF file (Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K, Q6_K) on a CPU: they take
                 the memory of the file, writing reads no more than that, and nothing is rounded to bfloat16 on the way.
-                "auto" does so where it can; elsewhere it is the type of the checkpoint, bfloat16 for such a file.
+                "auto" does so where it can; elsewhere it is the type of the checkpoint, and for such a file bfloat16 if
+                the precision is "fast", else float32.
             precision: how exactly they are multiplied. "fast": operands at worst rounded to bfloat16; "high": at
                 worst split into two bfloat16 terms, near float32; "exact": float32, or float64 if the weights are.
                 All else runs in float32.

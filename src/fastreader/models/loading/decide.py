@@ -51,7 +51,7 @@ def decide(found: Found) -> Decision:
     elif _keeps_integers(found):
         reads, arithmetic = "integers", _resolved(options, "float32", torch.float32, integers=True)
     else:
-        arithmetic = _resolved(options, options.dtype, _stored_dtype(found.config))
+        arithmetic = _resolved(options, options.dtype, _stored_dtype(found))
         reads = "checkpoint" if found.file is None else "values"
     return Decision(reads, replace(arithmetic, deterministic=options.deterministic), given)
 
@@ -117,7 +117,11 @@ def _first_device(device_map: Any) -> torch.device | None:
     return next((one for one in found if one.type != "cpu"), found[0])
 
 
-def _stored_dtype(config: Any) -> torch.dtype:
+def _stored_dtype(found: Found) -> torch.dtype:
+    config, options = found.config, found.options
+    if found.file is not None and options.keep_integers and options.precision != "fast":
+        if gguf_weights.has_integers(found.file):
+            return torch.float32  # bfloat16 would round every value of the file
     stored = getattr(config, "dtype", None) or getattr(config.get_text_config(), "dtype", None)
     if isinstance(stored, str):
         stored = getattr(torch, stored)
