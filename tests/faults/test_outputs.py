@@ -68,14 +68,21 @@ def test_an_output_that_something_else_changes(every, name, damage, tmp_path):
     assert run.results(output) == wanted
 
 
+def wait_for(path):
+    deadline = time.monotonic() + 30
+    while not path.exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+
+
 def test_two_writers(every, tmp_path):
     run, wanted = every["score"]
     output = tmp_path / "out"
-    first = start(run, output, within=after(2, lambda _: time.sleep(4)))
+    first = start(run, output, within=after(2, lambda path: wait_for(path.with_name("second has ended"))))
     while not (output.exists() and output.stat().st_size):
         time.sleep(0.01)
     second = start(run, output, "--resume")
     assert second.wait() == 2 and f"{output}: another process is writing it" in second.stderr
+    output.with_name("second has ended").touch()
     assert first.wait() == 0, first.stderr
     assert run.results(output) == wanted
 

@@ -52,7 +52,7 @@ def hub_of(repositories: dict[str, Path]) -> Iterator[tuple[str, list[str]]]:
                 self.wfile.write(body)
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     try:
         yield f"http://127.0.0.1:{server.server_port}", asked
     finally:

@@ -15,6 +15,7 @@ import pytest
 import torch
 
 PACKAGED = "smollm2-135m"
+LONG_FORMS = bool(os.environ.get("FASTREADER_FUZZ"))  # `make fuzz` sets it: more of the same cases
 QUESTIONS = Path(__file__).parents[2] / "examples" / "questions.jsonl"
 CHAT_TEMPLATE = (
     "{% for m in messages %}{{ '<|' + m['role'] + '|>\n' + m['content'] + '<|end|>\n' }}{% endfor %}"

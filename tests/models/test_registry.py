@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from helpers.registry import ASIDE, NAMES, PATTERNS, VOCABULARY, families, patterns, tiny_model
-from helpers.support import byte_tokenizer, one_by_one
+from helpers.support import LONG_FORMS, byte_tokenizer, one_by_one
 from helpers.sweep import PAGE, README, line, page, sentence, verdict
 
 from fastreader import Reader
@@ -39,13 +39,22 @@ def built_here(family):
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("family", sorted({*LISTED, *families()} - set(ASIDE)))
 def test_each_family_is_right_or_refused_as_listed(family):
-    """In another version of transformers than the page's, a family may also run, or be refused for another reason."""
-    verdicts = [verdict(family, changes) for changes in built_here(family)]
+    """The first pattern of layers, and in long forms all of them, with the page's row.
+
+    In another version of transformers than the page's, a family may also run, or be refused for another reason.
+    """
+    every = built_here(family)
+    verdicts = [verdict(family, changes) for changes in (every if LONG_FORMS else every[:1])]
     for found in verdicts:
         assert found.right or found.refused, found
         assert found.matters > 1e-3, "the order of the text does not matter, so nothing is tested"
-    if metadata.version("transformers") == VERSION:
+    if metadata.version("transformers") != VERSION:
+        return
+    if len(verdicts) == len(every):
         assert LISTED[family] == line(family, verdicts), "run tests/helpers/sweep.py, which writes the page"
+    else:
+        listed = LISTED[family].split(" | ")[2]
+        assert listed.startswith("right in") or listed == ("rejected" if verdicts[0].refused else "right")
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Callable
 from functools import cache
 
@@ -11,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from helpers.families import FAMILIES, tiny
-from helpers.support import byte_tokenizer
+from helpers.support import LONG_FORMS, byte_tokenizer
 
 from fastreader import Reader
 from fastreader.errors import InputError, UnsupportedImplementationError, UnsupportedModelError
@@ -27,7 +26,7 @@ PRODUCTS = [
 OWN = {"GPT2": "transformers' own modules", "Mixtral": "the router", "Qwen3Moe": "the router"}  # and why
 SOME = ["Llama", "Gemma2, window, caps"]
 FEW = [*SOME, "Gemma3, window", "GPTNeoX"]
-TESTED = [name for name in FAMILIES if name not in OWN] if os.environ.get("FASTREADER_FUZZ") else FEW
+TESTED = [name for name in FAMILIES if name not in OWN] if LONG_FORMS else FEW
 
 RNG = np.random.default_rng(7)
 SHARED = RNG.integers(5, 261, 90).tolist()

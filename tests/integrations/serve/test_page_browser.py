@@ -129,7 +129,7 @@ def server():
 
     listening = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     listening.daemon_threads = True
-    threading.Thread(target=listening.serve_forever, daemon=True).start()
+    threading.Thread(target=listening.serve_forever, args=(0.01,), daemon=True).start()
     canned.address = f"http://127.0.0.1:{listening.server_port}/"
     yield canned
     canned.free.set()

@@ -95,7 +95,7 @@ def own(tiny_reader, work):
     packer = Packer(tiny_reader, ServerSettings(pack_seconds=0.0))
     ranks({"query": "q", "documents": ["a"]}, PackedReader(packer, time.monotonic() + 60))  # imports take time too
     work.encoded, work.planned = [], []
-    yield PackedReader(packer, time.monotonic() + 1.0)
+    yield PackedReader(packer, time.monotonic() + 0.6)
     packer.close()
 
 

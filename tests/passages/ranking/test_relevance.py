@@ -13,7 +13,7 @@ import transformers
 from helpers.families import tiny
 from helpers.hub_server import hub_of
 from helpers.rerankers import ONE_TURN, TWO_TURNS, classifier, logit_score
-from helpers.support import byte_tokenizer
+from helpers.support import LONG_FORMS, byte_tokenizer
 from sentence_transformers import CrossEncoder
 
 import fastreader as fr
@@ -22,7 +22,7 @@ from fastreader.integrations.cross_encoder import FastreaderCrossEncoder
 
 TEXT = "the river Nile is long in Egypt and bread was baked by cats; who knows? 12 345 naïve 東京 \n Is it"
 WORDS = TEXT.split(" ")
-PAIRS = 200
+PAIRS = 200 if LONG_FORMS else 60
 IDENTITY = torch.nn.Identity()
 
 
