@@ -615,7 +615,17 @@ ROWS: dict[str, Row] = {
     },
     "moi.baselines.long_context_reorder": lambda w: w.asked(),
     "moi.baselines.long_llm_lingua": lambda w: {**w.asked(), "template": None, "max_batch_tokens": 500},
-    "moi.baselines.moi_paper": lambda w: {**w.asked(), "seed": 1, "template": None, "max_batch_tokens": 500},
+    "moi.baselines.moi_paper": lambda w: {
+        **w.asked(),
+        "sign": "query_likelihood",
+        "permutations": "random",
+        "prune": None,
+        "order": "matched",
+        "bias": None,
+        "seed": 1,
+        "template": None,
+        "max_batch_tokens": 500,
+    },
     "moi.baselines.oracle": lambda w: {**w.asked(), "bias": None, "place": 1},
     "moi.baselines.pairwise": lambda w: {
         **w.asked(),

@@ -71,7 +71,7 @@ def test_rolling_of_the_packaged_model(packaged):
     """The harness sums float32 logarithms, which alone shifts a passage by 5e-4 nats: its float64 is the measure."""
     ours, single = packaged
     double = harness(copy.deepcopy(single.model).double(), single.tokenizer)
-    texts = [(passage.text,) for example in load_examples(QUESTIONS)[:2] for passage in example.passages[:2]]
+    texts = [(passage.text,) for example in load_examples(QUESTIONS)[:1] for passage in example.passages[:2]]
     got, want, rough = (
         m.loglikelihood_rolling(instances("", *texts, ("",)), disable_tqdm=True) for m in (ours, double, single)
     )

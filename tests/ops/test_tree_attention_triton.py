@@ -220,7 +220,7 @@ def test_another_tree_changes_nothing() -> None:
     assert torch.equal(results[0][:50], results[1][:50])
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(
     climbs=st.lists(st.one_of(st.just(0), st.integers(0, 12)), min_size=1, max_size=60),
     window=st.one_of(st.none(), st.integers(1, 20)),

@@ -22,8 +22,15 @@ def test_moi_paper(tmp_path, tiny_reader):
             prompts = reading_prompts(tiny_reader, example.question, example.passages, [order])
             ((reply,),) = tiny_reader.generate(prompts, max_new_tokens=3, stop=["\n"])
             assert row["answer"] == reply.text.strip()
-    with pytest.raises(InputError, match="'moi:paper': expected no keys besides max_new_tokens, got 'prune'"):
-        run(study_of(tmp_path, [{"method": "moi:paper", "prune": 2}]), tmp_path / "other", tiny_reader)
+    pruned = study_of(tmp_path, [{"method": "moi:paper", "prune": 2, "order": "matched"}], count=1, max_new_tokens=3)
+    assert run(pruned, tmp_path / "pruned", tiny_reader).failed == 0
+    (row,) = rows_of(tmp_path / "pruned").values()
+    example = load_examples(pruned.data)[0]
+    found = moi_paper(tiny_reader, example.question, example.passages, seed=0, prune=2, order="matched")
+    assert row["trace"]["order"] == found.order
+    for options, message in (({"sign": "rising"}, "sign: expected one of"), ({"stopping": {}}, "got 'stopping'")):
+        with pytest.raises(InputError, match=f"'moi:paper': .*{message}"):
+            run(study_of(tmp_path, [{"method": "moi:paper", **options}]), tmp_path / "other", tiny_reader)
 
 
 def test_self_consistency_and_its_mean(tmp_path, tiny_reader):

@@ -12,6 +12,7 @@ of random orderings (L < N) do determine (1).
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -86,6 +87,25 @@ def solve(observed: Observations, *, starts: int = 8, seed: int = 0) -> Utilitie
         flags=tuple(flags),
         sign="undetermined" if length == n else "query_likelihood",
     )
+
+
+def turned(found: Utilities, agreement: float) -> Utilities:
+    """Return a solution of whole orderings whose bias agrees with what is known of it.
+
+    Args:
+        found: a solution whose sign is undetermined.
+        agreement: below 0 to take the solution with the opposite bias and utilities, which fits as well.
+
+    Returns:
+        The solution, or the one in which the bias's differences from 1 / L are reversed, and made smaller where a
+        weight would leave [0, 1]; the utilities' differences grow by as much.
+    """
+    if agreement >= 0:
+        return found
+    even = 1.0 / len(found.bias)
+    away = found.bias - even
+    smaller = min(1.0, even / float(away.max())) if away.max() > 0 else 1.0
+    return replace(found, bias=even - smaller * away, utility=-found.utility / smaller)
 
 
 def predicted(a: FloatArray, u: FloatArray, permutations: IntArray) -> FloatArray:

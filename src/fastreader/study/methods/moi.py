@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,7 @@ from fastreader.core.tree import TreeStats
 from fastreader.data import Example
 from fastreader.eor.similarity.loading import require_model_name
 from fastreader.moi.baselines import METHODS, Method
+from fastreader.moi.baselines.paper import SIGNS
 from fastreader.moi.calibration.store import find
 from fastreader.moi.quantities.position_bias import PositionBias
 from fastreader.moi.quantities.utilities import ORDERS
@@ -36,7 +39,7 @@ _MOI = (
     "on_overflow",
 )
 _ORDER = ("bias", "model", "max_new_tokens")
-_PAPER = ("max_new_tokens",)
+_PAPER = ("sign", "permutations", "prune", "order", "bias", "max_new_tokens")
 _TRACED = {
     "bias": ("bias", "intervals", "num_questions", "sign"),
     "utilities": ("utility", "intervals", "p_best", "bias", "method", "identified"),
@@ -107,11 +110,13 @@ class OrderMethod(TemplateMethod):
         method: of `METHODS`.
         bias: a calibration of the reader that answers.
         model: a cross-encoder, or the reader that finds the order; None for the study's.
+        options: further settings of the method.
     """
 
     method: Method
     bias: PositionBias | None
     model: str | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def ranker(self) -> str | None:
@@ -139,12 +144,12 @@ class OrderMethod(TemplateMethod):
             raise NotApplicable(f"{name}: the passages have no retriever's scores")
         reader = batch.reader.tree_reader()
         bias = self.bias
-        if bias is None and "bias" in needs:
+        if bias is None and ("bias" in needs or self.options.get("sign") == "pooled"):
             found = find(reader.describe(), self.template.digest(), len(example.passages))
             wanted = f"{name}: needs a calibration of {reader.describe()['name']} for {len(example.passages)} passages"
             # InputError, not NotApplicable: with a calibration, a resumed run can answer the question.
             bias = given(found, f"{wanted}; run fastreader calibrate, or give bias")[0]
-        settings = {"bias": bias, "seed": batch.seed, "template": self.template, "model": self.model}
+        settings = {"bias": bias, "seed": batch.seed, "template": self.template, "model": self.model, **self.options}
         ranker = ranker_of(batch, self.ranker).tree_reader()
         ordering = self.method(ranker, example.question, example.passages, **settings)
         scores = {} if ordering.scores is None else {"order_scores": ordering.scores.tolist()}
@@ -156,7 +161,12 @@ class OrderMethod(TemplateMethod):
 def _make_moi(variant: str, options: dict[str, Any], study: Any) -> StudyMethod:
     if variant == PAPER:
         check_options("moi:paper", options, _PAPER)
-        return _make_order("moi-paper", options, study)
+        check_choice("method 'moi:paper': sign", options.get("sign", SIGNS[0]), SIGNS)
+        check_choice("method 'moi:paper': order", options.get("order", ORDERS[0]), ORDERS)
+        own: dict[str, Any] = {
+            name: options[name] for name in ("sign", "permutations", "prune", "order") if name in options
+        }
+        return _make_order("moi-paper", {k: v for k, v in options.items() if k not in own}, study, own)
     given = {**study.moi, **options}
     check_options("moi", given, _MOI)
     order = given.pop("order", "matched")
@@ -170,7 +180,9 @@ def _make_moi(variant: str, options: dict[str, Any], study: Any) -> StudyMethod:
     return MoiMethod.of(study, {**tokens, "order": variant or order, "bias": bias, "options": given})
 
 
-def _make_order(variant: str, options: dict[str, Any], study: Any) -> OrderMethod:
+def _make_order(
+    variant: str, options: dict[str, Any], study: Any, own: Mapping[str, Any] = MappingProxyType({})
+) -> OrderMethod:
     check_options(f"order:{variant}", options, _ORDER)
     method, model, name = METHODS[variant], options.get("model"), f"method 'order:{variant}': model"
     expect("model" not in method.needs or bool(model), name, "a cross-encoder", model)
@@ -179,11 +191,11 @@ def _make_order(variant: str, options: dict[str, Any], study: Any) -> OrderMetho
     if model is not None and "model" in method.needs:
         require_model_name(name, model, "a folder or a hub id of a cross-encoder")
     bias = _bias(options.get("bias", study.moi.get("bias")))
-    return OrderMethod.of(study, {**options, "method": method, "bias": bias})
+    return OrderMethod.of(study, {**options, "method": method, "bias": bias, "options": own})
 
 
 def _stopping(values: dict[str, Any]) -> Stopping:
-    check_keys("method 'moi': stopping", values, [field.name for field in fields(Stopping)])
+    check_keys("method 'moi': stopping", values, [each.name for each in fields(Stopping)])
     with located("method 'moi': stopping"):
         return Stopping(**values)
 
