@@ -1,13 +1,18 @@
-"""Time the gated delta rule over a tree beside fla-core's kernels, level by level: beside_fla.py --seconds N
+"""Time the delta rules and linear attention over a tree by our kernels and by fla-core's: beside_fla.py --seconds N
 
-fla-core's `chunk_gated_delta_rule` takes sequences of any lengths and a state for each, so one call computes a level of
-chains; its tokens are gathered before it and scattered after it. Both have the same bfloat16 operands, and both are
-compared with our reference in float32. Rows go to $OUT/rows.jsonl. Needs the package fla-core.
+Both have the same bfloat16 operands, and both are compared with our implementation in PyTorch in float32. fla-core
+tries dozens of configurations of each kernel at its first call, which takes most of a minute for each rule. So the
+rules are compiled first, each in a process; configurations are chosen and times taken when these have ended. Rows go to
+$OUT/rows.jsonl. Needs the package fla-core.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
+import subprocess
+import sys
+from collections.abc import Callable
 from typing import Any
 
 import gpu_device
@@ -18,44 +23,46 @@ from device_rows import DeviceRows
 from gpu_workloads import WORKLOADS
 from torch import Tensor
 
-from fastreader.ops.recurrent import ScanPlan, gated_delta_rule
-from fastreader.ops.recurrent.chains import chains
+from fastreader.ops.recurrent import ScanPlan, gated_delta_rule, linear_attention
+from fastreader.ops.recurrent.fla import level_calls
 
-HEADS, SIZES = 32, (64, 128)  # equal numbers of heads of keys and values, as after a layer has repeated its keys
+HEADS = 32  # of keys and of values, as after a layer has repeated its keys
+RULES = ("a gate a head", "a gate a channel", "linear attention")
+COMPILING = 70.0  # seconds for the processes that compile
 
 
-class Levels:
-    """Tables of a tree for calls of `chunk_gated_delta_rule`.
+class Case:
+    """A rule over the tree of a workload.
 
     Args:
-        parent: int64 [T], the token before each token.
+        rule: one of `RULES`.
+        name: of the workload.
+        size: of heads of keys and values.
     """
 
-    def __init__(self, parent: np.ndarray) -> None:
-        found = chains(parent)
-        self.levels = []
-        place = np.full(len(found), -1)
-        for level in range(int(found.levels.max()) + 1):
-            members = np.flatnonzero(found.levels == level)
-            place[members] = np.arange(len(members))
-            tokens = np.concatenate([np.arange(found.starts[m], found.starts[m] + found.lengths[m]) for m in members])
-            bounds = np.concatenate([[0], np.cumsum(found.lengths[members])])
-            before = place[found.parents[members]] if level else np.zeros(0, dtype=np.int64)
-            self.levels.append([torch.from_numpy(x.astype(np.int64)).cuda() for x in (tokens, bounds, before)])
-        self.counts = [len(level[1]) - 1 for level in self.levels]
+    def __init__(self, rule: str, name: str, size: int) -> None:
+        self.tree = WORKLOADS[name]()
+        self.plan = ScanPlan(self.tree.parent, np.zeros(0, dtype=np.int64), torch.device("cuda"))
+        self._op: Callable[..., tuple[Tensor, Tensor]] = linear_attention if rule == RULES[2] else gated_delta_rule
+        torch.manual_seed(0)
+        query, key = (torch.nn.functional.normalize(self._draw(size), dim=-1) for _ in range(2))
+        gate = -(self._draw(size) if rule == RULES[1] else self._draw()).abs()
+        beta = [] if rule == RULES[2] else [self._draw().sigmoid().bfloat16()]
+        self._operands = [query.bfloat16(), key.bfloat16(), self._draw(size).bfloat16(), gate, *beta]
 
-    def run(self, rule: Any, query: Tensor, key: Tensor, value: Tensor, gate: Tensor, beta: Tensor) -> Tensor:
-        """Return the outputs of all tokens, [T, H, D]."""
-        out, states = torch.empty_like(value), None
-        for tokens, bounds, before in self.levels:
-            rows = [x.index_select(0, tokens).unsqueeze(0) for x in (query, key, value, gate, beta)]
-            first = None if states is None else states.index_select(0, before)
-            got, states = rule(*rows, scale=1.0, initial_state=first, output_final_state=True, cu_seqlens=bounds)
-            out.index_copy_(0, tokens, got[0])
-        return out
+    def _draw(self, *shape: int) -> Tensor:
+        return torch.randn(len(self.tree), HEADS, *shape, device="cuda")
+
+    def run(self, impl: str) -> Tensor:
+        """Return the outputs of all tokens, [T, H, D], in bfloat16."""
+        return self._op(*self._operands, self.plan, impl=impl)[0]
+
+    def golden(self) -> Tensor:
+        """Return the outputs of PyTorch's operators in float32."""
+        return self._op(*(x.float() for x in self._operands), self.plan, impl="torch")[0]
 
 
-def busy(call: Any, rounds: int = 10) -> float:
+def busy(call: Callable[[], Any], rounds: int = 10) -> float:
     """Return the milliseconds for which a call keeps the device at work, without the host's launches."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
         for _ in range(rounds):
@@ -64,50 +71,58 @@ def busy(call: Any, rounds: int = 10) -> float:
     return sum(event.self_device_time_total for event in profile.key_averages()) / rounds / 1e3
 
 
+def compile_all(rows: DeviceRows, name: str, size: int) -> None:
+    """Compile fla-core's kernels for every rule, each in a process, whose choices under this load are not kept."""
+    environment = os.environ | {"FLA_CACHE_RESULTS": "0"}
+    command = [sys.executable, __file__, "--workload", name, "--size", str(size), "--compile"]
+    started = {rule: subprocess.Popen([*command, rule], env=environment) for rule in RULES}
+    for rule, process in started.items():
+        try:
+            code = process.wait(COMPILING)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            code = process.wait()
+        if code:
+            rows.write(suite="failed", case=f"compile {rule}", why=f"exit status {code}")
+
+
 @torch.inference_mode()
-def compare(rows: DeviceRows, name: str, size: int) -> None:
+def compare(rows: DeviceRows, rule: str, name: str, size: int) -> None:
     """Write the times and the errors of both over a workload's tree."""
-    from fla.ops.gated_delta_rule import chunk_gated_delta_rule
+    case, title = Case(rule, name, size), f"{name} {rule}, {HEADS} heads of {size}, bfloat16"
+    want = case.golden()
+    chains = [len(call.bounds) - 1 for call in level_calls(case.plan)]
+    rows.write(suite="tree", case=title, way=f"{len(case.tree)} tokens, chains of levels {chains}")
+    for impl in ("triton", "fla"):
 
-    tree = WORKLOADS[name]()
-    torch.manual_seed(0)
-
-    def draw(*shape: int) -> Tensor:
-        return torch.randn(len(tree), HEADS, *shape, device="cuda")
-
-    query, key = (torch.nn.functional.normalize(draw(size), dim=-1) for _ in range(2))
-    operands = [x.bfloat16() for x in (query, key, draw(size), -draw().abs(), draw().sigmoid())]
-    operands[3] = operands[3].float()  # fla-core's sums of gates are float32, and so are ours
-    plan = ScanPlan(tree.parent, np.zeros(0, dtype=np.int64), torch.device("cuda"))
-    levels = Levels(np.asarray(tree.parent))
-    want = gated_delta_rule(*[x.float() for x in operands], plan, impl="torch")[0]  # type: ignore[misc]
-    ways = {
-        "triton": lambda: gated_delta_rule(*operands, plan, impl="triton")[0],  # type: ignore[misc]
-        "fla-core": lambda: levels.run(chunk_gated_delta_rule, *operands),
-    }
-    case = f"{name} gated_delta_rule, {HEADS} heads of {size}, bfloat16"
-    rows.write(suite="tree", case=case, way=f"{len(tree)} tokens, chains of levels {levels.counts}")
-    for way, call in ways.items():
-
-        def go(way: str = way, call: Any = call) -> None:
-            error = (call().float() - want).abs()
-            milliseconds = triton.testing.do_bench(call, warmup=15, rep=100, return_mode="median")
+        def go(impl: str = impl) -> None:
+            error = (case.run(impl).float() - want).abs()
+            milliseconds = triton.testing.do_bench(lambda: case.run(impl), warmup=15, rep=100, return_mode="median")
             rows.write(
-                suite="kernels", case=case, way=way, milliseconds=milliseconds, busy=busy(call),
+                suite="kernels", case=title, way=impl, milliseconds=milliseconds, busy=busy(lambda: case.run(impl)),
                 largest=float(error.max()), mean=float(error.mean()), scale=float(want.abs().max()),
             )  # fmt: skip
 
-        rows.attempt(f"{case}: {way}", go)
+        rows.attempt(f"{title}: {impl}", go)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=100.0, help="begin nothing after these")
+    parser.add_argument("--workload", default="W1", help="tree of --compile")
+    parser.add_argument("--size", type=int, default=128, help="of heads, for --compile")
+    parser.add_argument("--compile", choices=RULES, help="call fla-core once for this rule, and end")
     a = parser.parse_args()
+    if a.compile:
+        with torch.inference_mode():
+            Case(a.compile, a.workload, a.size).run("fla")
+        return
     rows = DeviceRows(a.seconds)
     rows.write(suite="device", **gpu_device.about())
+    rows.attempt("compile", lambda: compile_all(rows, "W1", 128))
     for name, size in (("W1", 128), ("W1", 64), ("W4", 128)):
-        rows.attempt(f"{name}, {size}", lambda n=name, s=size: compare(rows, n, s))  # type: ignore[misc]
+        for rule in RULES:
+            rows.attempt(f"{name}, {rule}, {size}", lambda r=rule, n=name, s=size: compare(rows, r, n, s))  # type: ignore[misc]
 
 
 if __name__ == "__main__":

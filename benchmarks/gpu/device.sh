@@ -8,7 +8,7 @@
 # sanitize   compute-sanitizer over small launches of each kernel
 # tune       configurations around the pinned ones
 # recurrent  recurrences beside PyTorch's
-# fla        the gated delta rule over a tree beside fla-core (needs that package)
+# fla        delta rules and linear attention over a tree beside fla-core (needs that package)
 # reader     real questions by a real reader, beside the CPU's numbers (needs READER, a folder: see device_reader.py)
 # profile    ncu of attention and the LM head
 #

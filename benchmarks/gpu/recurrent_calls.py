@@ -71,5 +71,10 @@ def recurrent_calls(tree: PrefixTree) -> list[Call]:
             3 * column,
         ),
         Call("linear_recurrence", lambda impl: linear_recurrence(rows, decay, plan, impl=impl)[0], 0.0, 3 * column),
-        Call("causal_conv", lambda impl: causal_conv(rows, weight, near, check_ancestors=False, impl=impl), 0.0, 2 * column),
+        Call(
+            "causal_conv",
+            lambda impl: causal_conv(rows, weight, near, check_ancestors=False, impl=impl),
+            0.0,
+            2 * column,
+        ),
     ]

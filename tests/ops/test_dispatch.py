@@ -56,7 +56,7 @@ def test_a_named_implementation_runs_or_raises(op: str) -> None:
         else:
             with pytest.raises(UnsupportedImplementationError, match=f"{op}: impl '{impl}' cannot run here: "):
                 call(impl)
-    names = "auto, reference, torch, cpu, triton, flash"
+    names = "auto, reference, torch, cpu, triton, flash, fla"
     with pytest.raises(UnsupportedImplementationError, match=f"{op}: impl must be one of {names}, got 'fast'"):
         call("fast")
 

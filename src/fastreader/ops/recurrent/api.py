@@ -14,7 +14,7 @@ from fastreader.ops import extension, triton_support
 from fastreader.ops.dispatch import choose
 from fastreader.ops.extension import define
 from fastreader.ops.operands import check_operands
-from fastreader.ops.recurrent import chunks, reference
+from fastreader.ops.recurrent import chunks, fla, reference
 from fastreader.ops.recurrent.plan import ScanPlan
 
 MAX_SIZE = 4096  # of keys and values, and number of heads, in the C++ kernel
@@ -55,7 +55,8 @@ def gated_delta_rule(
         initial: [S, Hv, D, Dv], states of texts before this tree; None without such texts.
         scale: factor on queries.
         norm_epsilon: first divide each query and key by the root of its sum of squares plus this; None does not.
-        impl: "auto", or one of `IMPLEMENTATIONS` by name, which runs exactly that or raises.
+        impl: "auto", or one of `IMPLEMENTATIONS` by name, which runs exactly that or raises. "fla" runs fla-core's
+            kernels on CUDA in float16 or bfloat16; "auto" never chooses it.
 
     Returns:
         Outputs [T, Hv, Dv] in value's type, and states [K, Hv, D, Dv] after the kept tokens in float32, or float64 if
@@ -73,7 +74,7 @@ def gated_delta_rule(
     def prepared(query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
         query, key = (x.to(torch.promote_types(x.dtype, torch.float32)) for x in (query, key))
         if norm_epsilon is not None:
-            query, key = (x * torch.rsqrt((x * x).sum(-1, keepdim=True) + norm_epsilon) for x in (query, key))
+            query, key = (reference.unit(x, norm_epsilon) for x in (query, key))
         return query * scale, key
 
     scans = _Scans(
@@ -269,12 +270,21 @@ def _run(
             return f"it takes keys, or states of a channel, of at most {_MOST_KEYS} values, got {shape[1]}"
         return triton_support.why_not_all(operands.values())
 
-    chosen = choose(op, impl, first, cpu=None if scans.cpu is None else why_not_cpu, triton=why_not_triton)
+    chosen = choose(
+        op,
+        impl,
+        first,
+        cpu=None if scans.cpu is None else why_not_cpu,
+        triton=why_not_triton,
+        fla=(lambda: fla.why_not(operands)) if op in fla.OPS else None,
+    )
     if chosen == "triton":
         from fastreader.ops.recurrent.triton import SCANS
 
         out, kept = SCANS[op](*operands.values(), plan, initial=initial, **scans.options)
         return out.to(dtype), kept
+    if chosen == "fla":
+        return fla.scan_fla(operands, plan, initial=initial, **scans.options)
     if chosen != "cpu" and scans.prepare is not None:
         operands["query"], operands["key"] = scans.prepare(operands["query"], operands["key"])
     options = scans.options if chosen == "cpu" else {}

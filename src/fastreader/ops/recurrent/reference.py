@@ -10,6 +10,11 @@ from torch import Tensor
 from fastreader.ops.recurrent.plan import ScanPlan
 
 
+def unit(vectors: Tensor, epsilon: float) -> Tensor:
+    """Return vectors [..., D] divided by the root of their sum of squares plus `epsilon`."""
+    return vectors * torch.rsqrt((vectors * vectors).sum(-1, keepdim=True) + epsilon)
+
+
 def scan_reference(
     plan: ScanPlan, update: Callable[[int, Tensor], tuple[Tensor, Tensor]], zero: Tensor, initial: Tensor | None
 ) -> tuple[Tensor, Tensor]:
