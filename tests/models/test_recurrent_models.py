@@ -19,7 +19,7 @@ from fastreader.ops import extension, triton_support
 # One family of each kind: gated delta rule by head and by channel, Mamba-2 alone and with attention, Mamba, lightning
 # attention, RG-LRU, short convolution.
 KINDS = ["qwen3_next", "kimi_linear", "mamba2", "jamba", "recurrent_gemma", "lfm2", "falcon_h1", "minimax"]
-ROUNDED = KINDS[:-1]  # minimax is refused in bfloat16
+ROUNDED = KINDS[:-1]  # minimax raises in bfloat16
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 

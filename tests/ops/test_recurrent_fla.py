@@ -127,7 +127,7 @@ def test_types(stood_in: dict[str, StandIn]) -> None:
 
 
 def test_a_call_a_level_by_tables_made_once(stood_in: dict[str, StandIn]) -> None:
-    # 0 1 2, of which 3 4 and 7 8 follow 2, 5 and 6 follow 4; 9 is a tree of its own, after initial state 1.
+    # 0 1 2, of which 3 4 and 7 8 follow 2, 5 and 6 follow 4; 9 is a separate tree, after initial state 1.
     parent = np.array([-1, 0, 1, 2, 3, 4, 4, 2, 7, -3])
     plan = ScanPlan(parent, np.array([8, 1, 8]), CPU)
     first, second, third, fourth = fla.level_calls(plan)

@@ -116,7 +116,7 @@ def moi_paper(
 def agreement_of(
     found: Utilities, sign: str, query_likelihoods: FloatArray | None = None, pooled: FloatArray | None = None
 ) -> float:
-    """Return how far a solution goes with what `sign` names; below 0 if its opposite does.
+    """Return how far a solution goes with what `sign` names, below 0 if its opposite does.
 
     Args:
         found: a solution of `moi.solve.joint`.
