@@ -1,4 +1,4 @@
-"""Score real questions by a real reader on a device, compared with the CPU's numbers: device_reader.py FOLDER --seconds N
+"""Score real questions by a real reader on a device, next to the CPU's: device_reader.py FOLDER --seconds N
 
 FOLDER holds a model (`model.gguf`), `questions.jsonl` (question, passages, candidates) and `wanted.json`, which
 `device_reader.py FOLDER --prepare` writes where the model runs on a CPU: log-probabilities and greedy texts of "exact".

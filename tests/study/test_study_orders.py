@@ -1,10 +1,18 @@
 """moi:paper and self-consistency in a study: the answers and measures of the direct calls."""
 
+import io
+from html import unescape
+
 import pytest
+from rich.console import Console
 
 from fastreader import load_examples
+from fastreader.cli.tables.study import study_table
 from fastreader.errors import InputError
 from fastreader.moi.baselines import moi_paper, self_consistency
+from fastreader.report import Report
+from fastreader.report.study_data import StudyRun
+from fastreader.report.tables import uncalibrated
 from fastreader.scoring.reading import reading_prompts
 from fastreader.statistics.measures.answers import f1
 from studies import rows_of, run, study_of
@@ -31,6 +39,19 @@ def test_moi_paper(tmp_path, tiny_reader):
     for options, message in (({"sign": "rising"}, "sign: expected one of"), ({"stopping": {}}, "got 'stopping'")):
         with pytest.raises(InputError, match=f"'moi:paper': .*{message}"):
             run(study_of(tmp_path, [{"method": "moi:paper", **options}]), tmp_path / "other", tiny_reader)
+
+
+def test_a_report_says_that_moi_without_a_calibration_is_base(tmp_path, tiny_reader):
+    study = study_of(tmp_path, ["base", "moi", "moi:descending"], count=2, max_new_tokens=3)
+    assert run(study, tmp_path / "run", tiny_reader).failed == 0
+    rows = rows_of(tmp_path / "run").values()
+    assert {r["method"]: r["trace"]["order"] for r in rows}["moi"] == [0, 1, 2]
+    (said,) = uncalibrated(StudyRun(tmp_path / "run"))  # descending is ordered by query likelihood
+    assert said.startswith("moi had no calibration for 2 of 2 questions and read them in the retriever's order")
+    assert said in unescape(Report.of(tmp_path / "run").html())
+    shown = io.StringIO()
+    Console(file=shown, width=200).print(study_table(StudyRun(tmp_path / "run")))
+    assert " ".join(shown.getvalue().split()).startswith(said)
 
 
 def test_self_consistency_and_its_mean(tmp_path, tiny_reader):

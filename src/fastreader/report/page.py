@@ -20,7 +20,14 @@ from fastreader.report.browse import browser_data
 from fastreader.report.plots import Chart, Table, answers, ensemble, layouts, moi
 from fastreader.report.policy import PLACE, StyleClasses, own_styles, with_policy
 from fastreader.report.study_data import Missing, StudyRun
-from fastreader.report.tables import Contradictions, RetrievalTable, contradictions, retrieval, summary_rows
+from fastreader.report.tables import (
+    Contradictions,
+    RetrievalTable,
+    contradictions,
+    retrieval,
+    summary_rows,
+    uncalibrated,
+)
 
 CHARTS = (
     answers.ACCURACY,
@@ -104,6 +111,7 @@ class Report:
             shown=shown,
             absent=[s for s in self.sections if s.table is None],
             problems=_problems(self.run),
+            cautions=uncalibrated(self.run),
             tests=", ".join(dict.fromkeys(TEST_NAMES[row["test"]] for row in self.summary if row["test"])) or "none",
             cut=cut,
             data=_json(data),

@@ -70,6 +70,20 @@ def summary_rows(run: StudyRun) -> list[dict[str, Any]]:
     return rows
 
 
+def uncalibrated(run: StudyRun) -> list[str]:
+    """Return a sentence for each condition that read the retriever's order for want of a calibration."""
+    found = []
+    for condition in run.conditions:
+        traces = [row["trace"] for row in run.of(condition) if "bias_source" in row["trace"]]
+        kept = [t for t in traces if t["bias_source"].startswith("none") and t.get("design") == "given"]
+        if kept:
+            found.append(
+                f"{condition.label} had no calibration for {len(kept)} of {len(traces)} questions and read them in the "
+                "retriever's order, as base does: run fastreader calibrate for this reader and number of passages."
+            )
+    return found
+
+
 def _counts(run: StudyRun, condition: ReportCondition) -> dict[str, Any]:
     rows = run.of(condition)
     answered = [row for row in rows if row["answer"] is not None]

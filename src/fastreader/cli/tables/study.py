@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def study_table(run: StudyRun) -> RenderableType:
     """Show each method's answers, its first measure, its difference to its baseline, and its cost per question."""
-    from fastreader.report.tables import summary_rows
+    from fastreader.report.tables import summary_rows, uncalibrated
 
     rows = summary_rows(run)
     metric = next(iter(run.metrics), None)
@@ -33,7 +33,7 @@ def study_table(run: StudyRun) -> RenderableType:
         notes.insert(0, f"With 95% intervals. difference: to {bases or 'a baseline, which this study lacks'};")
     else:
         notes.insert(0, "No question has right answers to compare with, so that only the cost is shown.")
-    return Group(table, Text(" ".join(notes)))
+    return Group(*map(Text, uncalibrated(run)), table, Text(" ".join(notes)))
 
 
 def _interval(row: dict[str, Any], name: str | None, sign: str = "") -> str:
