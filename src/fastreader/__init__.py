@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from fastreader.scoring.api import permutation_cost, score_permutations
     from fastreader.scoring.labels import Classified, classify
     from fastreader.scoring.results import PermutationScores
+    from fastreader.scoring.sensitivity import sensitivity
 
 __version__ = "0.2.0"
 
@@ -69,6 +70,7 @@ _HOME = {
     "save_examples": "data",
     "save_trec_run": "passages.ranking.trec",
     "score_permutations": "scoring.api",
+    "sensitivity": "scoring.sensitivity",
     **dict.fromkeys(("eor", "errors", "moi", "noise", "permutations", "statistics", "sure"), ""),
 }
 __all__ = [
@@ -111,6 +113,7 @@ __all__ = [
     "save_examples",
     "save_trec_run",
     "score_permutations",
+    "sensitivity",
     "statistics",
     "sure",
 ]

@@ -340,6 +340,15 @@ ROWS: dict[str, Row] = {
         "max_batch_tokens": 500,
     },
     "fuse": lambda w: {"rankings": [["a", "b"], ["b"]], "k": 60.0, "weights": [1.0, 2.0], "top_n": 2},
+    "sensitivity": lambda w: {
+        **w.asked(),
+        "candidates": ["Nile", "Rhine"],
+        "permutations": "random",
+        "seed": 1,
+        "template": None,
+        "max_new_tokens": 2,
+        "max_batch_tokens": 500,
+    },
     "attribute": lambda w: {
         **w.asked(),
         "answer": "Nile",
@@ -732,6 +741,7 @@ ROWS: dict[str, Row] = {
         "template": None,
         "max_batch_tokens": 900,
     },
+    "noise.distracting_effects": lambda w: {**w.asked(), "template": None, "max_batch_tokens": 500},
     "noise.ask": lambda w: {
         "reader": w.reader,
         "materials": [w.materials],

@@ -6,6 +6,7 @@ layouts at once.
 
 from fastreader.noise.ask import MAX_NEW_TOKENS, NoiseAnswer, NoiseAnswers, ask, ask_cost
 from fastreader.noise.attention import AnswerAttention, answer_attention, mean_entropies, mean_share
+from fastreader.noise.distraction import distracting_effects
 from fastreader.noise.hard import swap_answer, swapped_passages
 from fastreader.noise.labels import Kind, has_answer, label
 from fastreader.noise.layouts import Layout, LayoutSpec, MissingPassages, layout, oracle_grid, place, realistic_grid
@@ -38,6 +39,7 @@ __all__ = [
     "ask_cost",
     "baseline_of",
     "by_title",
+    "distracting_effects",
     "gather",
     "has_answer",
     "label",

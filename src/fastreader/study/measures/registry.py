@@ -8,7 +8,7 @@ from fastreader.core.checks import require
 from fastreader.eor.similarity.loading import check_names
 from fastreader.statistics.measures.answers import rouge_l, short_answer_recall
 from fastreader.statistics.measures.citations import citation_precision, citation_recall
-from fastreader.study.measures import judges
+from fastreader.study.measures import effects, judges
 from fastreader.study.measures.case import Case, Load, Measure, citations, gold_cited, gold_read, one_by_one
 
 PLAIN: dict[str, Callable[[Case], float | None]] = {
@@ -24,7 +24,11 @@ JUDGED: dict[str, Callable[[str, Load], Measure]] = {
     "preferred": judges.preferred,
     "citation_precision": lambda model, load: judges.supported(citation_precision, model, load),
     "citation_recall": lambda model, load: judges.supported(citation_recall, model, load),
+    "order_range": effects.order_range,
+    "order_changed": effects.order_changed,
+    "distraction": effects.distraction,
 }
+READERS = ("preferred", "order_range", "order_changed", "distraction")  # measures that name a reader alone
 NAMES = (
     *PLAIN,
     "equivalent:nli:MODEL",
@@ -32,6 +36,9 @@ NAMES = (
     "preferred:READER",
     "citation_precision:nli:MODEL",
     "citation_recall:reader:NAME",
+    "order_range:READER",
+    "order_changed:READER",
+    "distraction:READER",
 )
 
 
@@ -44,7 +51,7 @@ def check(names: Sequence[str]) -> None:
     for name in names:
         kind, _, model = name.partition(":")
         known = name in PLAIN or (kind in JUDGED and bool(model))
-        if known and model and kind != "preferred":
+        if known and model and kind not in READERS:
             judge, _, rest = model.partition(":")
             known = judge in ("nli", "reader") and bool(rest)
             if known and judge == "nli":
