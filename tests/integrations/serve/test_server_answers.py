@@ -87,6 +87,30 @@ def test_read(client, tiny_reader):
     assert alone["odd"] is None and alone["odd_scores"] is None
 
 
+@pytest.mark.parametrize("count", [3, 8])
+def test_read_says_what_each_passage_contributes(client, tiny_reader, count):
+    texts = [f"{text} {i}" for i, text in enumerate(["The Nile is a river.", "Bread is baked."] * 4)][:count]
+    body = {"question": QUERY, "passages": texts, "candidates": ["the Nile", "bread"], "attribute": True}
+    reply = client.post("/v1/read", json=body).json()
+    found = reply["attribution"]
+    direct = fr.attribute(tiny_reader, QUERY, texts, reply["answer"], orders=4, subsets=32)
+    assert found["answer"] == reply["answer"] and found["exact"] == direct.exact == (count == 3)
+    for name in ("alone", "left_out", "shapley", "surrogate", "shapley_error"):
+        assert found[name] == pytest.approx(getattr(direct, name).tolist(), abs=1e-3), name
+    plain = client.post("/v1/read", json={**body, "attribute": False}).json()
+    assert plain["attribution"] is None
+    assert reply["usage"]["total_tokens"] == plain["usage"]["total_tokens"] + direct.stats.total_tokens
+
+
+@pytest.mark.parametrize(
+    ("text", "count", "message"), [("a b", 21, "at most 20 passages"), ("a b " * 405, 20, "at most 3,000,000 bytes")]
+)
+def test_attribution_is_bounded(client, text, count, message):
+    body = {"question": QUERY, "passages": [text] * count, "candidates": ["a"], "permutations": "random:2"}
+    found = client.post("/v1/read", json={**body, "attribute": True})
+    assert found.status_code == 422 and f"attribute: expected {message}" in found.text
+
+
 def test_read_proposes_the_answers_written_under_each_order(client, tiny_reader):
     texts = ["The Nile is a river.", "Bread is baked.", "A long river flows."]
     found = client.post("/v1/read", json={"question": QUERY, "passages": texts, "max_tokens": 3}).json()

@@ -10,6 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from fastreader.core.checks import expect, rejecting
 from fastreader.core.tree import TreeStats
 from fastreader.data.documents import as_passages
@@ -21,6 +23,8 @@ from fastreader.moi.calibration.pool import Pool
 from fastreader.moi.calibration.store import find
 from fastreader.moi.quantities.observations import Observations, observe
 from fastreader.moi.solve.debias import debias
+from fastreader.passages.attribution import Attribution, attribute
+from fastreader.passages.attribution.attribute import ALL_SUBSETS
 from fastreader.passages.conflicts import conflicts
 from fastreader.passages.ranking.relevance import RELEVANCE
 from fastreader.passages.ranking.rerank import LIKELIHOOD, MOI, rerank
@@ -93,6 +97,8 @@ MOST_COMPARED = 100  # documents that are compared in pairs
 # memory of a text, and a character may have several tokens.
 BYTES = 16
 MOST_READ = 3_000_000  # bytes of documents in all pairs, or of passages in all orderings
+MOST_ATTRIBUTED = 20  # passages whose contributions are sampled
+_ORDERS, _SUBSETS = 4, 32  # pairs of orders for them, and subsets for the surrogate
 _TOGETHER = 6  # times that each byte counts where a method reads documents together, but not in pairs
 _BATCH = 100_000  # bytes of queries and documents that are read in one call
 _AROUND = 100  # bytes that a prompt adds to each document
@@ -212,6 +218,8 @@ def answer_read(request: ReadRequest, reader: PackedReader, pooled: ServerPool) 
     check_bytes(reader, "passages", own)
     size = len(orders) * sum(map(size_of, [own, *(candidates or [])]))
     expect(size <= MOST_READ, "permutations", f"at most {MOST_READ:,} bytes in all orderings", f"{size:,}")
+    if request.attribute:
+        _check_attributed(passages, size_of(own))
     if candidates is None:
         prompts = reading_prompts(reader, request.question, passages, orders.tolist())
         written = reader.generate(prompts, max_new_tokens=request.max_tokens, stop=["\n"])
@@ -230,6 +238,10 @@ def answer_read(request: ReadRequest, reader: PackedReader, pooled: ServerPool) 
         found_odd = conflicts(reader, request.question, passages, compared)
         stats = stats + found_odd.stats
         notes += [found_odd.note] if found_odd.note else []
+    contributions = None
+    if request.attribute and scores.best is not None:
+        contributions = attribute(reader, request.question, passages, scores.best, orders=_ORDERS, subsets=_SUBSETS)
+        stats = stats + contributions.stats
     about, template, n = reader.describe(), Template().digest(), len(passages)
     found = find(about, template, n) if n > 1 else None
     if found is None and pooled.pool is not None and pooled.add(scores):
@@ -262,11 +274,27 @@ def answer_read(request: ReadRequest, reader: PackedReader, pooled: ServerPool) 
         "utilities": utilities,
         "odd_scores": None if found_odd is None else found_odd.odd_scores.tolist(),
         "odd": None if found_odd is None else found_odd.odd,
+        "attribution": None if contributions is None else _contributions(contributions),
         "results": _results(ranked.results, False),
         "notes": notes,
         "usage": usage(stats + scores.stats + ranked.stats),
         "seconds": time.perf_counter() - started,
     }
+
+
+def _check_attributed(passages: Sequence[Passage], size: int) -> None:
+    """Reject passages of which the subsets take too much."""
+    count = len(passages)
+    expect(count <= MOST_ATTRIBUTED, "attribute", f"at most {MOST_ATTRIBUTED} passages", count)
+    subsets = 2**count if count <= ALL_SUBSETS else 2 * _ORDERS * count + _SUBSETS
+    read = size * subsets // 2  # a subset holds half of the passages in the mean
+    expect(read <= MOST_READ, "attribute", f"at most {MOST_READ:,} bytes in all subsets of the passages", f"{read:,}")
+
+
+def _contributions(found: Attribution) -> dict[str, Any]:
+    values = {name: getattr(found, name).tolist() for name in ("alone", "left_out", "shapley", "surrogate")}
+    errors = None if np.isnan(found.shapley_error).any() else found.shapley_error.tolist()
+    return {"answer": found.answer, **values, "shapley_error": errors, "exact": found.exact, "note": found.note}
 
 
 def _passages(reader: PackedReader, given: list[Any], name: str, *, allow_blank: bool = True) -> list[Passage]:

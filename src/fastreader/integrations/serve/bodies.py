@@ -239,6 +239,7 @@ class ReadRequest(Body):
     permutations: str = Field("cyclic", max_length=64, description="A design, such as cyclic, random:12 or latin.")
     seed: int = 0
     max_tokens: int = Field(16, ge=1, le=512, description="Of a generated answer.")
+    attribute: bool = Field(False, description="Also say what each passage contributes to the answer.")
 
 
 _PARAMETER = re.compile(r"^([A-Za-z_]\w*)(\[\d+\])*:")

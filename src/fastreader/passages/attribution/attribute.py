@@ -31,7 +31,7 @@ from fastreader.scoring.reading import fit_reading, read, reading_pieces
 
 ReaderLike = ScoringReader | str | os.PathLike[str]
 WAYS = ("auto", "exact", "sampled")
-_AUTO, _MOST = 6, 12  # passages of which all subsets are read by themselves, and on request
+ALL_SUBSETS, _MOST = 6, 12  # passages of which all subsets are read by themselves, and on request
 NOT_RAISED = "no passage makes the answer more probable than it is without passages"
 
 
@@ -149,7 +149,7 @@ def attribute(
 
 def _plan(count: int, way: str, sampled: SubsetPlan) -> SubsetPlan:
     """Return the plan of a way to read N passages."""
-    if way == "sampled" or (way == "auto" and count > _AUTO):
+    if way == "sampled" or (way == "auto" and count > ALL_SUBSETS):
         return sampled
     require(
         count <= _MOST,
