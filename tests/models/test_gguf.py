@@ -9,8 +9,10 @@ from helpers.support import byte_tokenizer, tiny_llama
 from fastreader import Reader
 from fastreader.errors import ModelFileError, ModelNotFoundError
 from fastreader.models.gguf.header import parse
+from fastreader.models.loading import revision
 from fastreader.models.loading.load import load
 from fastreader.models.loading.options import LoadOptions
+from fastreader.models.loading.revision import vocabulary_digest
 
 NAMES = {
     "input_layernorm": "attn_norm",
@@ -133,6 +135,21 @@ def test_the_revision_is_that_of_the_content(tmp_path, cache):
     assert Reader.load(file, "cpu", "bfloat16").revision != before.revision
     other = write(file, tiny_llama(seed=1), "Q8_0")
     assert Reader.load(other, "cpu").revision != before.revision
+
+
+def test_the_digest_of_a_files_vocabulary_is_computed_once(tmp_path, cache, monkeypatch):
+    file = write(tmp_path / "tiny.gguf", tiny_llama(), "Q8_0")
+    computed = []
+
+    def counted(tokenizer):
+        computed.append(len(tokenizer))
+        return vocabulary_digest(tokenizer)
+
+    monkeypatch.setattr(revision, "vocabulary_digest", counted)
+    first, again = (Reader.load(file, "cpu").revision for _ in range(2))
+    assert computed == [261] and first == again
+    monkeypatch.setattr(revision, "kept_note", lambda kind, key, compute: compute())
+    assert Reader.load(file, "cpu").revision == first and len(computed) == 2
 
 
 def test_nothing_beside_the_file_is_read(tmp_path, cache):

@@ -18,7 +18,7 @@ from fastreader.models.loading.find import find
 from fastreader.models.loading.options import LoadOptions
 from fastreader.models.loading.read import Contents, read, require_relevance
 from fastreader.models.loading.relevance import RelevanceScheme
-from fastreader.models.loading.revision import kept_weights_digest, revision
+from fastreader.models.loading.revision import kept_vocabulary_digest, kept_weights_digest, revision
 from fastreader.models.loading.sizes import Need, naming_shortage, require_fit
 from fastreader.models.machine.arithmetic import Arithmetic
 from fastreader.models.machine.devices import check_map, devices_of
@@ -74,7 +74,7 @@ def load(options: LoadOptions) -> Loaded:
         contents = read(found, decision)
         note("naming weights by their values")
         weights = None if found.kind == "pair" else kept_weights_digest(contents.text, found, decision)
-        digest = revision(contents.text, contents.tokenizer, weights)
+        digest = revision(contents.text, contents.tokenizer, weights, kept_vocabulary_digest(contents.tokenizer, found))
         if contents.relevance is not None:
             digest = contents.relevance.digest(digest)
         model, arithmetic = place(contents, decision, found.options.device_map)

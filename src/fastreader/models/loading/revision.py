@@ -18,6 +18,7 @@ from fastreader.data.fingerprints import (
     model_files,
     unchanged_file,
 )
+from fastreader.models.gguf import tokenizer as gguf_tokenizer
 from fastreader.models.loading.decide import Decision
 from fastreader.models.loading.find import Found
 from fastreader.models.rewriting import surgery
@@ -33,7 +34,7 @@ _SCALINGS_WITHOUT_LIMIT = {"default", "linear", "llama3", "proportional"}
 _PROBE = "It's 1234567.89  (a)\n\n\tNaïve café — ДОМ, 東京タワー, 한국어, ภาษา, عربى, 🙂\u200d🙃 x_y=z;"
 
 
-def revision(model: Any, tokenizer: Any, weights: str | None = None) -> str:
+def revision(model: Any, tokenizer: Any, weights: str | None = None, vocabulary: str | None = None) -> str:
     """Return a digest of the weights, the configuration and the tokenizer, which a name does not fix.
 
     Configuration entries count if they differ from the defaults of their class; of the tokenizer its vocabulary, its
@@ -43,11 +44,13 @@ def revision(model: Any, tokenizer: Any, weights: str | None = None) -> str:
         model: a transformers model, on any device.
         tokenizer: the model's tokenizer.
         weights: `weights_digest` of the model if it is known; None computes it.
+        vocabulary: `vocabulary_digest` of the tokenizer if it is known; None computes it.
 
     Returns:
         12 hexadecimal digits.
     """
-    return digest([_configuration(model), _tokenizer(tokenizer), weights or weights_digest(model)], 12)
+    tokens = _tokenizer(tokenizer, vocabulary or vocabulary_digest(tokenizer))
+    return digest([_configuration(model), tokens, weights or weights_digest(model)], 12)
 
 
 def weights_digest(model: Any) -> str:
@@ -115,13 +118,29 @@ def _scales_by_limit(config: Any) -> bool:
     return own or any(_scales_by_limit(value) for value in config.values())
 
 
-def _tokenizer(tokenizer: Any) -> list[Any]:
-    vocabulary = json.dumps(sorted(tokenizer.get_vocab().items(), key=lambda entry: entry[1]))
+def vocabulary_digest(tokenizer: Any) -> str:
+    """Return the SHA-256 of a tokenizer's tokens in the order of their ids, in 64 hexadecimal digits."""
+    entries = sorted(tokenizer.get_vocab().items(), key=lambda entry: entry[1])
+    return hashlib.sha256(json.dumps(entries).encode()).hexdigest()
+
+
+def kept_vocabulary_digest(tokenizer: Any, found: Found) -> str:
+    """Return `vocabulary_digest` of a loaded tokenizer, from the cache folder if a known GGUF file holds it."""
+    if found.file is None or found.tokenizer != found.source:
+        return vocabulary_digest(tokenizer)
+    import tokenizers
+
+    about = [kept_file_digest(path) for path in found.file.paths]
+    code = [tokenizers.__version__, file_digest(gguf_tokenizer.__file__), file_digest(__file__)]
+    return kept_note("vocabularies", digest([about, code], 32), lambda: vocabulary_digest(tokenizer))
+
+
+def _tokenizer(tokenizer: Any, vocabulary: str) -> list[Any]:
     return [
         getattr(tokenizer, "chat_template", None),
         list(tokenizer(_PROBE)["input_ids"]),
         list(tokenizer(_PROBE, add_special_tokens=False)["input_ids"]),
-        hashlib.sha256(vocabulary.encode()).hexdigest(),
+        vocabulary,
     ]
 
 
