@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -62,7 +63,7 @@ def arrange(
 
     def arranged() -> Iterator[Example]:
         for example in questions.read():
-            with located(f"id {example.id}"):
+            with nullcontext() if example.id is None else located(f"id {example.id}"):
                 yield replace(example, passages=placed(example.passages, arranger))
 
     if output is not None:

@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar
 import typer
 
 from fastreader.cli import options
-from fastreader.cli.inputs import UNCALIBRATED, Skipped, check_output
+from fastreader.cli.inputs import UNCALIBRATED, Skipped, check_output, named_after
 from fastreader.cli.output import Writer
 from fastreader.cli.screen import Screen, say
 from fastreader.core.checks import require
@@ -114,7 +114,7 @@ def ask(
         output=output.output,
         resume=output.resume,
         progress=output.progress,
-        on_error=(lambda example, error: skip(f"id {example.id}: {error}")) if skip.wanted else None,
+        on_error=(lambda example, error: skip(named_after(example, error))) if skip.wanted else None,
     )
     render = Answer.explain if explain else Answer.line
     with Writer(shown and shown.value, render, lambda answer: answer.row, width, end="\n") as writer:

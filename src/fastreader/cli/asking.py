@@ -11,6 +11,7 @@ from typing import Any
 
 from rich.console import Group, RenderableType
 
+from fastreader.cli.inputs import named_after
 from fastreader.cli.options import QuestionArguments
 from fastreader.cli.screen import Text
 from fastreader.cli.tables.passages import ranked_table
@@ -278,7 +279,7 @@ def _named(example: Example, error: FastreaderError) -> FastreaderError:
     if isinstance(error, MissingExtraError):
         return error
     kind = InputError if isinstance(error, NotApplicable) else type(error)
-    named = kind(f"id {example.id}: {error}")
+    named = kind(named_after(example, error))
     named.__cause__ = error
     return named
 

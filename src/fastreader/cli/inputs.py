@@ -24,6 +24,11 @@ UNCALIBRATED = (
 )
 
 
+def named_after(example: Example, error: Exception) -> str:
+    """Return an error's message with the question's id, if it has one: a question given by -q has none."""
+    return str(error) if example.id is None else f"id {example.id}: {error}"
+
+
 class Skipped:
     """Questions that --skip-errors leaves out: each is printed at once, and all are counted at the end."""
 
@@ -42,7 +47,7 @@ class Skipped:
 
     def fail(self, example: Example, error: FastreaderError) -> None:
         """Skip a question, or raise its error with its id."""
-        named = str(error) if example.id is None else f"id {example.id}: {error}"  # one given by -q has no id
+        named = named_after(example, error)
         if not self.wanted:
             raise type(error)(named) from error
         self(named)

@@ -67,7 +67,7 @@ class Sensitivity(SavedRecord):
 
     @property
     def changed(self) -> float:
-        """Share of the other orderings whose answer is not that of the retriever's order; 0 without others."""
+        """Share of the other orderings whose answer is not that of the retriever's order, 0 without others."""
         others = self.answers[1:]
         return sum(answer != self.answers[0] for answer in others) / len(others) if others else 0.0
 

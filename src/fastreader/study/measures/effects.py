@@ -12,7 +12,7 @@ from fastreader.study.measures.case import Case, Load, Measure
 
 
 def order_range(model: str, load: Load) -> Measure:
-    """Return by how many nats the order of all passages moves log P(answer), over the cyclic orders; None without one.
+    """Return by how many nats the order of all passages moves log P(answer), over the cyclic orders, None without one.
 
     Args:
         model: the reader that reads them, by name.
@@ -41,7 +41,7 @@ def order_changed(model: str, load: Load) -> Measure:
 
 
 def distraction(model: str, load: Load) -> Measure:
-    """Return the largest distracting effect of a passage that was read and holds no right answer; None without one."""
+    """Return the largest distracting effect of a passage that was read and holds no right answer, None without one."""
 
     def of(reader: ScoringReader, case: Case) -> float | None:
         read = range(len(case.example.passages)) if case.read is None else case.read
