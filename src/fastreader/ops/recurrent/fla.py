@@ -73,10 +73,9 @@ class LevelCall(NamedTuple):
         host_bounds: the same on the CPU, where fla-core would otherwise copy it to, and wait.
         before: int64 [N] on the device, for each chain the chain of the level before, or the initial state, that it
             starts from; None if all start from zeros.
-        zeros: int64 on the device, the chains that start from zeros though others do not; None if every chain has a
-            state.
+        zeros: int64 on the device, the chains that start from zeros, if only some do; else None.
         kept: int64 [2, n] on the device, chains whose last states the caller keeps, and their rows in the result; None
-            if it keeps no state.
+            if it keeps no state of the level.
         needed: whether anything needs the states at the ends.
     """
 
