@@ -33,8 +33,10 @@ packages is needed:
     python -m pip install --target build/wheels/triton triton==3.6.0 transformers==5.17.0 'numpy<2.4'
     make gpu-standin TORCH=build/wheels/torch TRITON=build/wheels/triton
 
-PyPI's torch for Linux is the CUDA build; if pip is set to another index, add --index-url https://pypi.org/simple.
-Triton 3.6's interpreter needs a NumPy before 2.4. Folders that OTHERS="DIR ..." names come before these two."""
+PyPI's torch for Linux is the CUDA build; if pip is set to another index, add --index-url https://pypi.org/simple, and
+if it is set to a folder of wheels, PIP_FIND_LINKS= PIP_CONFIG_FILE=/dev/null before the command. Triton 3.6's
+interpreter needs a NumPy before 2.4. torch 2.13.0 and triton 3.7.1 ran with NumPy 2.4 and transformers 5.23. Folders
+that OTHERS="DIR ..." names come before these two."""
 
 
 def main() -> int:
