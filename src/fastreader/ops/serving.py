@@ -12,6 +12,8 @@ _UNSERVED = "no kernel takes them"
 RAN_ON_GPUS = {
     "kernels, passes, generation": "compared with float64 and transformers on an NVIDIA H200 (2026-11-27, torch 2.11)",
     "CUDA graphs": "the same device and day; FASTREADER_CUDA_GRAPHS=0 turns them off",
+    "a reader from a GGUF file": "compared with the CPU there, on real questions",
+    "recurrences by fla-core": "never run",
     "several GPUs": "never run",
     "compute capabilities but 9.0": "compiled, never run",
 }
