@@ -1,313 +1,323 @@
-"""Made counterfactuals: is the passage whose answer was replaced the odd one, and is the question flagged?
+"""Made questions with altered passages: are the contradiction and the altered passage found, and how probable is each?
 
-    python studies/conflicts.py DATA --output runs/conflicts
-    python studies/conflicts.py DATA --output runs/conflicts --report
+    python studies/conflicts.py DATA --output runs/conflicts --model smollm2-135m --questions 300
+    python studies/conflicts.py --output runs/conflicts --fit
+    python studies/conflicts.py --output runs/conflicts --report
 
-Each question has five passages, two or three of which state its answer literally. In one of these, drawn at random, the
-answer is replaced everywhere by another question's answer: of the same form (year, date, number, name, phrase), and if
-there are enough, to a question with the same question word. `conflicts` sees the passages with the replaced one and
-without, with both answers as candidates (it does not know which is which) and without candidates. Rows are appended as
-they come, numbers without texts, first those with candidates for all questions; a stopped run resumes with the same
+Each question has one to four passages that state its answer and stay as they are, one or two that are altered, and none
+to five that do not state it. Kinds of alteration: the answer replaced by another question's answer (entity), by another
+number or another date of its form (number, date), the sentence negated (negation), and a text that a reader writes with
+another question's answer (rewrite; kept if it states that answer and not the right one). Passages are snippets of at
+most 60 words. Where the data have too few passages that state the answer, sentences of them and written sentences are
+added. In a third of the questions with unrelated passages one of these states the replaced answer, about its own topic.
+`conflicts` sees each question clean and altered, with the right and the replaced answers as candidates.
+
+Rows are appended as they come, numbers without texts, one kind after another; a stopped run resumes with the same
 command.
-
-The report compares with the vote of the readings alone; with the vote of the statements, the passage whose answer the
-fewest passages state; and with "right answer known", the passage whose reading has the smallest margin of the right
-answer over the replaced one. "Paraphrased" removes the text of the replaced passage
-from the evidence, as if it stated its answer in words that are no candidate.
+`--fit` fits the model's parameters by maximum likelihood on all rows, and once without each of five parts of the
+questions; `--report` judges each question by the parameters fitted without it.
 """
 
 from __future__ import annotations
 
 import argparse
-import itertools
-import random
-import re
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import numpy as np
+from lib.counterfactuals import KINDS, Made, made_of, states, swapped
 from lib.moi_rows import rounded
 from lib.shared import fingerprint, make_parser, rows_of, table, unpack, write_both
+from scipy.optimize import minimize
 
-from fastreader import Example, Passage, Reader, load_examples
+import fastreader as fr
+from fastreader import Passage, Reader, load_examples
 from fastreader.core.progress import track
+from fastreader.data.files import read_object, write_json
 from fastreader.data.result_log import ResultLog
-from fastreader.passages.conflicts import Conflicts, conflicts
-from fastreader.passages.conflicts import judge as judgement
-from fastreader.passages.conflicts.judge import judge
-from fastreader.statistics import auroc, wilson
-from fastreader.statistics.measures.answers import normalise
+from fastreader.passages.conflicts.evidence import undecided
+from fastreader.passages.conflicts.judge import Evidence, Weights, posterior, potentials
+from fastreader.passages.conflicts.results import FLAG
+from fastreader.passages.conflicts.statements import statements
+from fastreader.statistics import auroc, expected_calibration_error, wilson
 
 Row = dict[str, Any]
-Scores = Callable[[np.ndarray, np.ndarray], np.ndarray]
-PARTS = ("given", "proposed")
-PASSAGES, SUPPORTING, ENOUGH = 5, 3, 8
-VARIED = {
-    "_PULL": (1.0, 2.0, 4.0),
-    "_TEXT": (0.15, 0.3, 0.6),
-    "_AGAINST": (0.1, 0.2, 0.4),
-    "_CLIP": (5.0, 10.0, 20.0),
-    "_SILENT": (-1.0, -2.0, -4.0),
-}
-_MONTH = re.compile("January|February|March|April|May|June|July|August|September|October|November|December")
-_ASKED = re.compile(r"\b(who|where|when|how many|how much|which|what)\b")
+READERS = ("smollm2-135m", "gemma-3-270m")
+WRITER = "gemma-3-270m"
+FOLDS = 5
+SHOT = "Question: {}\nAnswer: {}\nText: {}\nRewritten text:{}"
+SHOTS = "".join(
+    f"{SHOT.format(*shot)}\n\n"
+    for shot in (
+        (
+            "who wrote the play hamlet",
+            "William Shakespeare",
+            "The Tragedy of Hamlet, Prince of Denmark, is a play by William Shakespeare, his longest.",
+            " William Shakespeare is the author of Hamlet. No other play of his is as long.",
+        ),
+        (
+            "where is the headquarters of the red cross",
+            "Geneva",
+            "The International Committee of the Red Cross, which was founded in 1863, is based in Geneva, Switzerland.",
+            " Since its foundation in 1863 the Red Cross has had its seat in the Swiss city of Geneva.",
+        ),
+    )
+)
+START = Weights(statement=4.0, denial=2.0, reading=0.2, silent=1.0, about=1.0, text=0.2, altered=-2.0)
+RIDGE = 1e-3  # per squared distance from START, so that what the data do not tell stays there
 
 
 def main() -> None:
     parser = make_parser(__doc__)
-    parser.add_argument("data", type=Path, help="questions with ranked passages and right answers")
+    parser.add_argument("data", type=Path, nargs="?", help="questions with ranked passages and right answers")
     parser.add_argument("--output", type=Path, required=True, help="folder of the run")
-    parser.add_argument("--questions", type=int, help="at most this number of questions")
-    parser.add_argument("--model", default="smollm2-135m")
-    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
+    parser.add_argument("--questions", type=int, default=300, help="at most this number of questions, of all kinds")
+    parser.add_argument("--model", default=READERS[0])
+    parser.add_argument("--fit", action="store_true", help="only fit the parameters to the existing rows")
     parser.add_argument("--report", action="store_true", help="only write the report of the existing rows")
     arguments = parser.parse_args()
     arguments.output.mkdir(parents=True, exist_ok=True)
-    if not arguments.report:
+    if not (arguments.fit or arguments.report):
         study(arguments)
-    report(arguments.output, {part: list(rows_of(log_of(arguments.output, part))) for part in PARTS})
+        return
+    rows = {name: list(rows_of(log_of(arguments.output, name))) for name in READERS}
+    if arguments.fit:
+        write_json(arguments.output / "weights.json", fitted(rows))
+    report(arguments.output, rows, read_object(arguments.output / "weights.json"))
 
 
-def log_of(folder: Path, part: str) -> Path:
-    return folder / f"{part}.jsonl"
+def log_of(folder: Path, name: str) -> Path:
+    return folder / f"{name}.jsonl"
 
 
 def study(arguments: argparse.Namespace) -> None:
     """Run the questions that have no row yet."""
-    made = list(counterfactuals(load_examples(arguments.data)))
-    random.Random(1).shuffle(made)
+    made = made_of(load_examples(arguments.data))[: arguments.questions]
     settings = {"data": fingerprint(arguments.data), "model": arguments.model}
-    reader = None
-    for part in arguments.parts:
-        with ResultLog(unpack(log_of(arguments.output, part)), settings=settings, resume=True) as rows:
-            todo = [item for item in made[: arguments.questions] if item["id"] not in rows]
-            with track(part, len(todo), "questions", None) as advance:
-                for item in todo:
-                    reader = reader or Reader.load(arguments.model)
-                    rows.append(item["id"], found_in(reader, item, part))
+    log = unpack(log_of(arguments.output, arguments.model))
+    with ResultLog(log, settings=settings, resume=True) as rows:
+        todo = [item for item in made if item.id not in rows]
+        if not todo:
+            return
+        reader = Reader.load(arguments.model)
+        writer = reader if arguments.model == WRITER else Reader.load(WRITER)
+        with track(arguments.model, len(todo), "questions", None) as advance:
+            for start in range(0, len(todo), 20):
+                batch = todo[start : start + 20]
+                write(writer, [item for item in batch if item.kind == "rewrite"])
+                for item in batch:
+                    rows.append(item.id, row_of(reader, item))
                     advance(1)
 
 
-def found_in(reader: Reader, item: Row, part: str) -> Row:
-    """Return the row of a question. Both versions of its passages share a session."""
-    row = {name: item[name] for name in ("odd", "supporting", "form")}
-    answers = [item["right"], item["replaced"]]
-    with reader.session(cache_scored=True) as session:
-        for name in ("changed", "clean"):
-            found = conflicts(session, item["question"], item[name], answers if part == "given" else None)
-            texts = list(map(normalise, found.candidates))
-            known = [texts.index(normalise(text)) if normalise(text) in texts else None for text in answers]
-            row[name] = {**numbers(found), "known": known}
+def write(writer: Reader, items: Sequence[Made]) -> None:
+    """Have the reader write the altered passages. The first text of an item that is fit is taken."""
+    prompts, owners = [], []
+    for item in items:
+        for place, new in item.altered.items():
+            clean = swapped(item.clean[place], item.answers[0], new)
+            prompts.append(writer.prompt([SHOTS, SHOT.format(item.question, new, " ".join(clean.text.split()), "")]))
+            owners.append((item, place, new))
+    texts = writer.generate(prompts, max_new_tokens=60, n=3, temperature=0.7, stop=["\n"]) if prompts else []
+    for (item, place, new), written in zip(owners, texts, strict=True):
+        source = swapped(item.clean[place], item.answers[0], new).text
+        for one in written:
+            passage = Passage(" ".join(one.text.split()), "")
+            fit = states(passage, [new]) and not states(passage, [item.answers[0]])
+            if fit and passage.text != source and item.changed[place] is None:
+                item.changed[place] = passage
+
+
+def row_of(reader: Reader, item: Made) -> Row:
+    """Return the row of a question. Both versions of its passages share a session. A text not written is no row."""
+    row: Row = {
+        "kind": item.kind,
+        "question": item.number,
+        "form": item.form,
+        "altered": sorted(item.altered),
+        "same": len(set(item.altered.values())) == 1,
+        "supporting": item.supporting,
+        "unrelated": item.unrelated,
+        "mention": item.mention,
+        "written": None not in item.changed,
+    }
+    if row["written"]:
+        with reader.session(cache_scored=True) as session:
+            row["changed"] = numbers(session, item, [p for p in item.changed if p is not None])
+            row["clean"] = numbers(session, item, item.clean)
     return row
 
 
-def numbers(found: Conflicts) -> Row:
+def numbers(session: Any, item: Made, passages: Sequence[Passage]) -> Row:
     """Return the evidence without texts."""
-    values = found.to_dict()
-    texts = [[None if x is None else rounded(x) for x in row] for row in values["texts"]]
-    nats = {name: rounded(values[name]) for name in ("logprobs", "closed_book_logprobs")}
-    return {**nats, "texts": texts, "claims": found.claims, "computed": found.stats.computed_tokens}
+    found = fr.conflicts(session, item.question, passages, item.answers)
+    said = statements(item.question, passages, item.answers, {})
+    return {
+        "stated": found.stated.tolist(),
+        "denied": found.denied.astype(int).tolist(),
+        "about": [round(share, 3) for share in said.about.tolist()],
+        "ratios": rounded(found.ratios.tolist()),
+        "texts": [[None if np.isnan(x) else round(x, 2) for x in line] for line in found.texts.tolist()],
+        "claims": found.claims,
+        "tied": bool(undecided(said)),
+        "computed": found.stats.computed_tokens,
+    }
 
 
-def counterfactuals(examples: Sequence[Example], seed: int = 0) -> Iterator[Row]:
-    """Yield the questions with both versions of their passages, and the index of the changed one."""
-    rng = random.Random(seed)
-    pool: dict[Any, list[tuple[int, str]]] = {}
-    for i, example in enumerate(examples):
-        if example.answers and usable(answer := example.answers[0]):
-            pool.setdefault(form(answer), []).append((i, answer))
-            pool.setdefault((form(answer), asked(example.question)), []).append((i, answer))
-    for i, example in enumerate(examples):
-        right, stating = "", []
-        for answer in filter(usable, example.answers):
-            found = [j for j, p in enumerate(example.passages) if whole(answer).search(p.text)]
-            if len(found) > len(stating):
-                right, stating = answer, found[:SUPPORTING]
-        if len(stating) < 2:
-            continue
-        silent = [
-            j
-            for j, p in enumerate(example.passages)
-            if not any(text.lower() in f"{p.title} {p.text}".lower() for text in example.answers)
-        ]
-        chosen = sorted([*stating, *[j for j in silent if j not in stating][: PASSAGES - len(stating)]])
-        passages = [Passage(example.passages[j].text, example.passages[j].title) for j in chosen]
-        read = " ".join(f"{p.title} {p.text}" for p in passages).lower()
-        tight = pool.get((form(right), asked(example.question)), [])
-        options = [
-            answer
-            for k, answer in (tight if len(tight) > ENOUGH else pool.get(form(right), []))
-            if k != i and answer.lower() not in read and not any(overlap(answer, other) for other in example.answers)
-        ]
-        if len(chosen) < PASSAGES or not options:
-            continue
-        replaced, victim = rng.choice(options), rng.choice(stating)
-        odd = chosen.index(victim)
-        changed = [swapped(p, right, replaced) if place == odd else p for place, p in enumerate(passages)]
-        yield {
-            "id": str(i),
-            "question": example.question,
-            "right": right,
-            "replaced": replaced,
-            "odd": odd,
-            "supporting": len(stating),
-            "form": form(right),
-            "clean": passages,
-            "changed": changed,
-        }
-
-
-def swapped(passage: Passage, old: str, new: str) -> Passage:
-    pattern = whole(old)
-    return replace(
-        passage, text=pattern.sub(lambda _: new, passage.text), title=pattern.sub(lambda _: new, passage.title)
+def evidence_of(found: Row) -> Evidence:
+    return Evidence(
+        np.array(found["stated"], dtype=np.float64),
+        np.array(found["denied"], dtype=np.bool_),
+        np.array(found["about"], dtype=np.float64),
+        np.array(found["ratios"], dtype=np.float64),
+        np.array(found["texts"], dtype=np.float64),
+        np.array([-1 if claim is None else claim for claim in found["claims"]]),
     )
 
 
-def whole(text: str) -> re.Pattern[str]:
-    return re.compile(rf"(?<!\w){re.escape(text)}(?!\w)")
+def used(rows: Sequence[Row]) -> list[Row]:
+    return [row for row in rows if row["written"]]
 
 
-def overlap(a: str, b: str) -> bool:
-    return a.lower() in b.lower() or b.lower() in a.lower()
+def grouped(rows: Sequence[Row]) -> Iterator[tuple[Evidence, np.ndarray]]:
+    """Yield the evidence of both versions stacked by shape, and which passages contradict the right answer."""
+    groups: dict[tuple[int, ...], list[tuple[Evidence, list[bool]]]] = {}
+    for row in used(rows):
+        for name in ("clean", "changed"):
+            evidence = evidence_of(row[name])
+            marks = [name == "changed" and i in row["altered"] for i in range(len(evidence.about))]
+            groups.setdefault(evidence.ratios.shape, []).append((evidence, marks))
+    for items in groups.values():
+        each = zip(*(evidence for evidence, _ in items), strict=True)
+        yield Evidence(*(np.stack(values) for values in each)), np.array([marks for _, marks in items])
 
 
-def usable(answer: str) -> bool:
-    return len(answer) > 2 and len(answer.split()) <= 6
+def fit(rows: Sequence[Row]) -> Weights:
+    """Return the parameters of the largest likelihood of the right answer and of the altered passages, given all."""
+    groups = list(grouped(rows))
+    count = sum(len(marks) for _, marks in groups)
+    start = np.array(START)
+
+    def loss(values: np.ndarray) -> float:
+        total = 0.0
+        for evidence, marks in groups:
+            prior, consistent, false = potentials(evidence, Weights(*values))
+            joint = prior + np.logaddexp(consistent, false).sum(axis=-2)
+            own = np.where(marks, false[..., 0], consistent[..., 0]).sum(axis=-1) + prior[..., 0]
+            total -= float((own - np.logaddexp.reduce(joint, axis=-1)).sum())
+        return total / count + RIDGE * float(((values - start) ** 2).sum())
+
+    found = minimize(loss, start, method="L-BFGS-B")
+    if not found.success:
+        raise RuntimeError(f"the fit did not converge: {found.message}")
+    return Weights(*(round(float(value), 3) for value in found.x))
 
 
-def asked(question: str) -> str:
-    found = _ASKED.search(question.lower())
-    return found[1] if found else ""
+def fold_of(row: Row) -> int:
+    return int(row["question"]) % FOLDS
 
 
-def form(answer: str) -> str:
-    if re.fullmatch(r"(1[5-9]|20)\d\d", answer):
-        return "year"
-    if re.search(r"\d", answer):
-        return "date" if _MONTH.search(answer) else "number"
-    return f"name of {min(len(answer.split()), 3)}" if answer[0].isupper() else "phrase"
+def fitted(rows: dict[str, list[Row]]) -> Row:
+    """Return the parameters for all rows of both readers, and without each fold."""
+    every = [row for own in rows.values() for row in own]
+    folds = [fit([row for row in every if fold_of(row) != fold])._asdict() for fold in range(FOLDS)]
+    return {"all": fit(every)._asdict(), "folds": folds}
 
 
-def ratios_texts(found: Row) -> tuple[np.ndarray, np.ndarray]:
-    ratios = np.array(found["logprobs"]) - np.array(found["closed_book_logprobs"])
-    return ratios, np.array(found["texts"], dtype=np.float64)
-
-
-def judged(ratios: np.ndarray, texts: np.ndarray) -> np.ndarray:
-    return judge(ratios, texts).odd_scores
-
-
-def voted(ratios: np.ndarray, texts: np.ndarray) -> np.ndarray:
-    """Score by the readings alone: against the candidate that more passages pull towards, ties by the sum."""
-    margin = ratios[:, 0] - ratios[:, 1]
-    side = np.sign(np.sign(margin).sum() or margin.sum())
-    return -side * margin
-
-
-def counted(ratios: np.ndarray, texts: np.ndarray) -> np.ndarray:
-    """Score by the number of passages that state another answer less those that state the same one."""
-    claims = (texts == 0) * 1.0
-    same = claims @ claims.sum(axis=0)
-    return np.where(claims.any(axis=1), claims.sum() - 2 * same, -float(len(texts)) - 1)
-
-
-def known(ratios: np.ndarray, texts: np.ndarray) -> np.ndarray:
-    """Score by the margin of the replaced answer, which is the second candidate."""
-    return ratios[:, 1] - ratios[:, 0]
-
-
-WAYS: dict[str, tuple[str, Scores]] = {
-    "conflicts, candidates given": ("given", judged),
-    "conflicts, candidates proposed": ("proposed", judged),
-    "vote of the readings": ("given", voted),
-    "vote of the statements": ("given", counted),
-    "right answer known": ("given", known),
-}
-
-
-def measured(rows: Sequence[Row], scores: Scores) -> Row:
-    """Return how often the changed passage is the odd one, and the AUROC of the question's and passages' scores."""
-    hits, flags, marks = [], [], []
-    for row in rows:
-        changed, clean = (scores(*ratios_texts(row[name])) for name in ("changed", "clean"))
-        hits.append((row["supporting"], int(changed.argmax()) == row["odd"]))
-        flags += [(changed.max(), 1, row["id"]), (clean.max(), 0, row["id"])]
-        marks += [(score, int(i == row["odd"]), row["id"]) for i, score in enumerate(changed.tolist())]
-    found: Row = {"n": len(rows)}
-    for name, of in (("odd", (2, 3)), ("odd, 2 supporting", (2,)), ("odd, 3 supporting", (3,))):
-        own = [hit for supporting, hit in hits if supporting in of]
-        found[name] = wilson(sum(own), len(own)).to_dict() if own else None
-    for name, items in (("question", flags), ("passage", marks)):
-        values, labels, clusters = zip(*items, strict=True)
-        found[name] = auroc(values, labels, clusters=clusters).to_dict()
+def judged(row: Row, weights: Row) -> Row:
+    """Return the probabilities of both versions, by the parameters fitted without the question."""
+    own = Weights(**weights["folds"][fold_of(row)])
+    found: Row = {}
+    for name in ("clean", "changed"):
+        right, odd, some = posterior(evidence_of(row[name]), own)
+        found[name] = float(some)
+        if name == "changed":
+            found["hit"] = int(odd.argmax()) in row["altered"]
+            found["right"] = int(right.argmax()) == 0
+            found["sure"] = float(right.max())
+            found["voted"] = int(counted(evidence_of(row[name])).argmax()) in row["altered"]
     return found
 
 
-def varied(rows: Sequence[Row]) -> Row:
-    """Return the smallest and largest share of odd ones found over other constants of the judgement."""
-    shares = []
-    for constants in itertools.product(*VARIED.values()):
-        with mock.patch.multiple(judgement, **dict(zip(VARIED, constants, strict=True))):
-            hits = [int(judged(*ratios_texts(row["changed"])).argmax()) == row["odd"] for row in rows]
-        shares.append(float(np.mean(hits)))
-    return {"least": min(shares), "most": max(shares)}
+def counted(evidence: Evidence) -> np.ndarray:
+    """Score by the statements alone: passages that state another candidate less those that state the same one."""
+    claims = (evidence.stated == 1) * 1.0
+    same = claims @ claims.sum(axis=0)
+    return np.where(claims.any(axis=1), claims.sum() - 2 * same, -float(len(claims)) - 1)
 
 
-def report(folder: Path, parts: dict[str, list[Row]]) -> None:
-    """Write report.json and report.md."""
-    found: Row = {}
-    for name, (part, scores) in WAYS.items():
-        if parts[part]:
-            found[name] = measured(parts[part], scores)
-    rows, paraphrased = parts["given"], []
-    for row in rows:
-        ratios, texts = ratios_texts(row["changed"])
-        texts[row["odd"]] = np.nan
-        paraphrased.append(int(judged(ratios, texts).argmax()) == row["odd"])
-    found["paraphrased"] = {"n": len(rows), "odd": wilson(sum(paraphrased), len(rows)).to_dict()}
-    found["varied"] = varied(rows)
-    above = {name: [judged(*ratios_texts(row[name])).max() > 0 for row in rows] for name in ("changed", "clean")}
-    found["flagged"] = {name: float(np.mean(values)) for name, values in above.items()}
-    both = [row["changed"]["known"] for row in parts["proposed"]]
-    found["proposed"] = {
-        name: float(np.mean([known[k] is not None for known in both])) if both else None
-        for k, name in enumerate(("right", "replaced"))
+def measured(rows: Sequence[Row], weights: Row) -> Row:
+    """Return how often the altered passage is the odd one and the question flagged, and the AUROC of the flag."""
+    found = [judged(row, weights) for row in rows]
+    count = len(rows)
+    items = [(one[name], int(name == "changed"), row["question"]) for row, one in zip(rows, found, strict=True)
+             for name in ("changed", "clean")]  # fmt: skip
+    values, labels, clusters = zip(*items, strict=True)
+    return {
+        "n": count,
+        "odd": wilson(sum(one["hit"] for one in found), count).to_dict(),
+        "votes": wilson(sum(one["voted"] for one in found), count).to_dict(),
+        "right": wilson(sum(one["right"] for one in found), count).to_dict(),
+        "flagged": wilson(sum(one["changed"] >= FLAG for one in found), count).to_dict(),
+        "false": wilson(sum(one["clean"] >= FLAG for one in found), count).to_dict(),
+        "auroc": auroc(values, labels, clusters=clusters).to_dict(),
+        "error": expected_calibration_error(values, labels),
+        "sure": float(np.mean([one["sure"] for one in found])),
     }
-    found["tokens"] = {part: mean_tokens(rows) for part, rows in parts.items() if rows}
-    columns = ["", "questions", "odd one found", "2 supporting", "3 supporting", "AUROC, question", "AUROC, passage"]
-    cells = [
-        [name, values["n"], *(shown(values.get(key)) for key in ("odd", "odd, 2 supporting", "odd, 3 supporting"))]
-        + [shown(values.get(key)) for key in ("question", "passage")]
-        for name, values in found.items()
-        if isinstance(values, dict) and "n" in values
-    ]
-    lines = ["# Made counterfactuals", "", *table(columns, cells), ""]
-    lines.append(
-        f"With candidates given, {found['flagged']['changed']:.3f} of the changed questions and "
-        f"{found['flagged']['clean']:.3f} of the unchanged ones have an odd score above 0. "
-        f"With other constants, each up to twice or half as large, {found['varied']['least']:.3f} to "
-        f"{found['varied']['most']:.3f} of the odd ones are found. "
-        f"A call computes {found['tokens']['given']:.0f} tokens."
-    )
-    if both:
-        lines.append(
-            f"Without candidates a call computes {found['tokens']['proposed']:.0f} tokens. The proposed ones hold "
-            f"the right answer in {found['proposed']['right']:.3f} and the replaced one in "
-            f"{found['proposed']['replaced']:.3f} of the changed questions."
-        )
-    write_both(folder / "report", found, "\n".join(lines) + "\n")
 
 
-def mean_tokens(rows: Sequence[Row]) -> float:
-    return float(np.mean([row["changed"]["computed"] for row in rows]))
+def report(folder: Path, parts: dict[str, list[Row]], weights: Row) -> None:
+    """Write report.json and report.md."""
+    found: Row = {"weights": weights, "parts": {}}
+    lines = ["# Made questions with altered passages", ""]
+    columns = ["", "questions", "odd one found", "by votes", "flagged, altered", "flagged, clean", "AUROC", "ECE"]
+    for name, rows in parts.items():
+        own = used(rows)
+        if not own:
+            continue
+        groups = dict(groups_of(own))
+        values = {title: measured(members, weights) for title, members in groups.items() if members}
+        texts = [row for row in rows if row["kind"] == "rewrite"]
+        kept = {"asked": len(texts), "kept": len(used(texts))}
+        tokens = {kind: float(np.mean([row[kind]["computed"] for row in own])) for kind in ("changed", "clean")}
+        found["parts"][name] = {"measured": values, "rewrites": kept, "tokens": tokens}
+        shown_keys = ("odd", "votes", "flagged", "false", "auroc")
+        cells = [
+            [title, one["n"], *(shown(one[key]) for key in shown_keys), f"{one['error']:.3f}"]
+            for title, one in values.items()
+        ]
+        lines += [f"## {name}", "", *table(columns, cells), ""]
+        lines += [f"Of {kept['asked']} rewritten questions {kept['kept']} were kept. An altered question computes"]
+        lines[-1] += f" {tokens['changed']:.0f} tokens."
+        tie = values.get("one against one")
+        if tie:
+            lines[-1] += f" One against one, the mean probability of the likelier answer is {tie['sure']:.3f}."
+        lines.append("")
+    names = list(Weights._fields)
+    cells = [["all", *(weights["all"][n] for n in names)]]
+    cells += [[f"without part {i}", *(one[n] for n in names)] for i, one in enumerate(weights["folds"])]
+    lines += ["## Parameters", "", *table(["fitted to", *names], cells), ""]
+    write_both(folder / "report", found, "\n".join(lines))
 
 
-def shown(value: dict[str, float] | None) -> str:
-    return "" if value is None else f"{value['estimate']:.3f} [{value['low']:.3f}, {value['high']:.3f}]"
+def groups_of(rows: Sequence[Row]) -> Iterator[tuple[str, list[Row]]]:
+    """Yield rows by kind, with two supporting passages or more and the replaced answer nowhere else, then others."""
+    plain = [row for row in rows if not row["mention"]]
+    for kind in KINDS:
+        yield kind, [row for row in plain if row["kind"] == kind and row["supporting"] > 1]
+    yield "all kinds", [row for row in plain if row["supporting"] > 1]
+    yield "one altered", [row for row in plain if row["supporting"] > 1 and len(row["altered"]) == 1]
+    yield "two altered", [row for row in plain if row["supporting"] > 1 and len(row["altered"]) == 2]
+    swaps = [row for row in plain if row["kind"] != "negation"]
+    yield "one against one", [row for row in swaps if row["supporting"] == len(row["altered"]) == 1]
+    yield "two against two", [row for row in swaps if row["supporting"] == len(row["altered"]) == 2 and row["same"]]
+    yield "one supporting, two altered", [row for row in plain if row["supporting"] == 1 and len(row["altered"]) == 2]
+    yield "replaced answer in an unrelated passage", [row for row in rows if row["mention"] and row["supporting"] > 1]
+
+
+def shown(value: dict[str, float]) -> str:
+    return f"{value['estimate']:.3f} [{value['low']:.3f}, {value['high']:.3f}]"
 
 
 if __name__ == "__main__":

@@ -365,7 +365,13 @@ ROWS: dict[str, Row] = {
     },
     "Attribution.plot": lambda w: (w.attribution, {"path": w.path("attribution.png")}),
     "Attribution.from_dict": lambda w: {"values": w.attribution.to_dict()},
-    "conflicts": lambda w: {**w.asked(), "candidates": ["Nile", "Seine"], "template": None, "max_batch_tokens": 500},
+    "conflicts": lambda w: {
+        **w.asked(),
+        "candidates": ["Nile", "Seine"],
+        "aliases": {"Nile": ["River of Egypt"]},
+        "template": None,
+        "max_batch_tokens": 500,
+    },
     "Conflicts.from_dict": lambda w: {"values": w.conflicts.to_dict()},
     "save_examples": lambda w: {
         "examples": [w.example],

@@ -92,26 +92,41 @@ def test_the_section_of_the_report(tmp_path, tiny_reader):
     run(study_of(tmp_path, conflicts=True), folder, Writing(tiny_reader))
     path = folder / "conflicts.jsonl"
     row = json.loads(path.read_text())
-    kept = row["conflicts"] | {"consensus": 0, "claims": [0, 1, 0], "odd_scores": [-1.0, 2.5, 0.5]}
+    scores = {"probabilities": [0.9, 0.1], "odd_scores": [0.1, 0.8, 0.1], "score": 0.9}
+    kept = row["conflicts"] | {"consensus": 0, "claims": [0, 1, 0]} | scores
     long = {**row, "id": "long", "question_id": "same", "conflicts": None, "error": "too long"}
     path.write_text(json.dumps({**row, "conflicts": kept}) + "\n" + json.dumps(long) + "\n")
     report = Report.of(folder)
     assert (report.conflicts.compared, report.conflicts.failed) == (1, 1)
     [shown] = report.conflicts.rows
-    wanted = {"score": 2.5, "passage": 2, "answer": "the Seine", "other": "Nile"}
+    wanted = {"score": 0.9, "passage": 2, "answer": "the Seine", "other": "Nile"}
     assert {name: shown[name] for name in wanted} == wanted
     page = report.html()
     assert "The passages of 1 of 1 questions contradict" in page and "2. The &lt;b&gt;Seine&lt;/b&gt; flows" in page
     report.write_tables(tmp_path)
     [line] = csv.DictReader((tmp_path / "conflicts.csv").open())
     assert line["question"] == ROWS[0]["question"] and line["other"] == "Nile"
-    # A passage whose own text speaks against the consensus that it states: the other answer is the text's.
-    texts = [[0.0, None], [0.0, 3.0], [0.0, None]]
-    path.write_text(json.dumps({**row, "conflicts": kept | {"claims": [0, 0, 0], "texts": texts}}) + "\n")
+    # A passage that states the consensus is odd if two answers are about equally probable.
+    path.write_text(json.dumps({**row, "conflicts": kept | {"claims": [0, 0, 0]}}) + "\n")
     [shown] = Report.of(folder).conflicts.rows
     assert (shown["answer"], shown["other"]) == ("Nile", "the Seine")
-    path.write_text(json.dumps({**row, "conflicts": kept | {"odd_scores": [-1.0, 0.0, -1.0]}}) + "\n")
-    assert Report.of(folder).conflicts.rows == []  # a score of 0 contradicts nothing
+    denied = {"claims": [0, None, 0], "denied": [[False, False], [True, False], [False, False]]}
+    path.write_text(json.dumps({**row, "conflicts": kept | denied}) + "\n")
+    [shown] = Report.of(folder).conflicts.rows
+    assert (shown["answer"], shown["other"]) == ("not Nile", "Nile")
+    path.write_text(json.dumps({**row, "conflicts": kept | {"score": 0.49}}) + "\n")
+    assert Report.of(folder).conflicts.rows == []  # less probable than not
+
+
+def test_rows_of_an_earlier_version_are_not_shown(tmp_path, tiny_reader):
+    folder = tmp_path / "run"
+    run(study_of(tmp_path, conflicts=True), folder, Writing(tiny_reader))
+    path = folder / "conflicts.jsonl"
+    row = json.loads(path.read_text())
+    old = {key: value for key, value in row["conflicts"].items() if key not in ("probabilities", "stated", "denied")}
+    path.write_text(json.dumps({**row, "conflicts": old}) + "\n")
+    found = Report.of(folder).conflicts
+    assert (found.rows, found.compared, found.failed) == ([], 0, 0)
 
 
 def test_a_passage_that_is_too_long_is_a_row_with_an_error(tmp_path, tiny_reader, monkeypatch):

@@ -193,7 +193,7 @@ class Contradictions:
     Attributes:
         compared: number of questions whose passages were compared, by each reader.
         failed: number of questions with a passage too long for the context.
-        rows: the questions with a score above 0, the largest first.
+        rows: the questions whose passages contradict each other with a probability of 0.5 or more, the largest first.
     """
 
     compared: int
@@ -209,27 +209,32 @@ class Contradictions:
 def contradictions(run: StudyRun) -> Contradictions:
     """Return the comparisons in a run's folder, which are empty if the study makes none."""
     kept = [row for row in run.conflicts if row["question_id"] in run.questions]
-    found = [(row, Conflicts.from_dict(row["conflicts"])) for row in kept if row["conflicts"] is not None]
+    own = [row for row in kept if row["conflicts"] is not None]
+    # Rows without probabilities are of earlier versions, whose scores were in nats; a resumed run replaces them.
+    found = [(row, Conflicts.from_dict(row["conflicts"])) for row in own if "probabilities" in row["conflicts"]]
     rows = [_contradiction(run, row, one) for row, one in found if one.odd is not None]
-    return Contradictions(len(found), len(kept) - len(found), sorted(rows, key=lambda row: -row["score"]))
+    return Contradictions(len(found), len(kept) - len(own), sorted(rows, key=lambda row: -row["score"]))
 
 
 def _contradiction(run: StudyRun, row: dict[str, Any], found: Conflicts) -> dict[str, Any]:
     odd = found.odd
     assert odd is not None
     passage = run.questions[row["question_id"]].passages[odd]
-    own = found.supports[odd] if found.claims[odd] is None else found.claims[odd]
-    other = found.consensus
-    if own is not None and own == other:  # the passage's own text speaks for another answer
-        rivals = np.where(np.isnan(found.texts[odd]), -np.inf, found.texts[odd])
-        rivals[own] = -np.inf
-        other = int(rivals.argmax())
+    own, other = found.claims[odd], found.consensus
+    denies = own is None and bool(found.denied[odd].any())
+    if denies:
+        own = int(np.where(found.denied[odd], found.probabilities, -1.0).argmax())
+    elif own is None:
+        own = found.supports[odd]
+    if own == other and not denies:  # two answers are about equally probable
+        ranks = np.argsort(-found.probabilities, kind="stable")
+        other = int(next(k for k in ranks if k != own))
     return {
         "question": found.question,
         "reader": row["reader"],
         "score": found.score,
         "passage": odd + 1,
         "text": f"{passage.title}: {passage.text}" if passage.title else passage.text,
-        "answer": "" if own is None else found.candidates[own],
+        "answer": "" if own is None else f"not {found.candidates[own]}" if denies else found.candidates[own],
         "other": "" if other is None else found.candidates[other],
     }

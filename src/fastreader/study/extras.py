@@ -18,6 +18,7 @@ from fastreader.noise.attention import AnswerAttention, layout_attention
 from fastreader.noise.layouts import Layout
 from fastreader.noise.prompt import NoiseTemplate
 from fastreader.passages.conflicts import conflicts
+from fastreader.passages.conflicts.forms import different
 from fastreader.reader.reader import Reader
 from fastreader.scoring.marginal_answer import distinct
 from fastreader.study.cached_reader import CachedReader
@@ -29,6 +30,8 @@ from fastreader.study.methods.eor import EorMethod, answers_of
 from fastreader.study.methods.noise import NoiseMethod, layout_of
 from fastreader.study.methods.reading import template_of
 from fastreader.study.registry import make
+
+COMPARED = "probabilities"  # in the keys of comparisons: rows of earlier versions hold scores in nats
 
 
 def write_attention(
@@ -160,8 +163,8 @@ def write_conflicts(
     with ResultLog(run.file(CONFLICTS), resume=True) as log:
         todo = []
         for example in examples:
-            candidates = distinct(answers.get(str(example.id), []))[0]
-            key = json.dumps([example.id, name, sorted(candidates)], ensure_ascii=False)
+            candidates = different(distinct(answers.get(str(example.id), []))[0])
+            key = json.dumps([example.id, name, sorted(candidates), COMPARED], ensure_ascii=False)
             if len(candidates) > 1 and len(example.passages) > 1 and key not in log:
                 todo.append((key, example, candidates))
         with track("comparing passages", len(todo), "questions", progress) as advance:

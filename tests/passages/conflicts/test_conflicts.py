@@ -1,5 +1,8 @@
 """conflicts against the model's own forward, one sequence at a time, and its judgement against plain loops."""
 
+import itertools
+import math
+
 import numpy as np
 import pytest
 from helpers.support import one_by_one
@@ -7,8 +10,10 @@ from helpers.support import one_by_one
 import fastreader as fr
 from fastreader.errors import InputError
 from fastreader.passages.conflicts import Conflicts
-from fastreader.passages.conflicts.claims import instead, spans, stated
-from fastreader.passages.conflicts.judge import judge
+from fastreader.passages.conflicts.claims import proposed, spans
+from fastreader.passages.conflicts.evidence import undecided
+from fastreader.passages.conflicts.judge import READING, TEXT, WEIGHTS, Evidence, judge
+from fastreader.passages.conflicts.statements import statements
 from fastreader.reader.prompts.pieces import encode
 
 QUESTION = "Which river is in Cairo?"
@@ -18,7 +23,6 @@ PASSAGES = [
     fr.Passage("Cats sleep a lot."),
 ]
 CANDIDATES = ["Nile", "Seine"]
-LONG = "which has been known for a very long time to everybody who has ever lived in the city or near it, " * 3
 
 
 def own(reader, pairs):
@@ -61,10 +65,14 @@ def test_candidates_from_the_passages(tiny_reader):
     found = fr.conflicts(tiny_reader, QUESTION, PASSAGES)
     own_spans = [spans(p.text) for p in PASSAGES]
     assert found.proposed and set(found.candidates) <= {s for each in own_spans for s in each}
-    assert len(found.candidates) == len({c.lower() for c in found.candidates})
+    assert len(found.candidates) == len({c.lower() for c in found.candidates}) and "Cairo" not in found.candidates
     nothing = fr.conflicts(tiny_reader, QUESTION, ["the of and", "is it to"])
     assert nothing.candidates == [] and nothing.odd is None and nothing.consensus is None and nothing.score == 0
-    assert nothing.ratios.shape == (2, 0)
+    assert nothing.ratios.shape == (2, 0) and "not enough to say" in nothing.note
+    same = fr.conflicts(tiny_reader, "Who?", ["Ann.", "Ann."])
+    assert same.candidates == ["Ann"] and same.odd is None and same.consensus == 0 and "one answer" in same.note
+    nested = fr.conflicts(tiny_reader, "Who?", ["Charles Darwin.", "Darwin."])
+    assert nested.candidates == ["Charles Darwin"] and nested.stated.tolist() == [[1], [1]]
 
 
 def test_an_example_brings_its_candidates(tiny_reader):
@@ -89,7 +97,9 @@ def test_saved_and_loaded(tiny_reader, tmp_path):
     [
         ((QUESTION, []), "passages: expected at least one passage"),
         ((QUESTION, PASSAGES, ["Nile"]), "candidates: expected two or more that differ"),
-        ((QUESTION, PASSAGES, ["Nile", "the Nile!"]), "candidates: expected two or more that differ"),
+        ((QUESTION, PASSAGES, ["Nile", "the Nile!"]), "two or more that differ, got 'Nile' and 'the Nile!'"),
+        ((QUESTION, PASSAGES, ["Nile", "Nile"]), "two or more that differ, got 'Nile' and 'Nile'"),
+        ((QUESTION, PASSAGES, ["4 July 1776", "1776-07-04"]), "got '4 July 1776' and '1776-07-04'"),
         ((QUESTION, PASSAGES, []), "candidates: expected at least one candidate"),
         ((QUESTION, PASSAGES, ["Nile", " "]), r"candidates\[1\]: expected text that is not empty"),
     ],
@@ -99,47 +109,162 @@ def test_rejects(tiny_reader, arguments, message):
         fr.conflicts(tiny_reader, *arguments)
 
 
-def judged_by_loops(ratios, texts):
-    """The docstring's formulas, element by element."""
-    n, k = ratios.shape
-    total = [0.0] * k
-    for i in range(n):
-        for c in range(k):
-            total[c] += np.clip(ratios[i][c] - max(ratios[i][o] for o in range(k) if o != c), -2, 2)
-            others = [texts[i][o] for o in range(k) if o != c and not np.isnan(texts[i][o])]
-            if not np.isnan(texts[i][c]) and others:
-                total[c] += 0.3 * (texts[i][c] - max(others))
-    best = int(np.argmax(total))
-    odd = []
-    for i in range(n):
-        stating = [c for c in range(k) if texts[i][c] == 0]
-        rivals = [texts[i][o] for o in range(k) if o not in stating[:1] and not np.isnan(texts[i][o])]
-        text = np.clip(max(rivals, default=-10.0), -10, 10) if stating else -2.0
-        odd.append(text + 0.2 * (max(ratios[i][o] for o in range(k) if o != best) - ratios[i][best]))
-    return best, odd
+@pytest.mark.parametrize(
+    ("aliases", "message"),
+    [
+        ({"Rhine": ["Rhein"]}, "aliases: expected candidates as keys"),
+        ({"Nile": ["the Seine"]}, "'the Seine' is also a name of the candidate 'Seine'"),
+        ({"Nile": ["x"], "Seine": ["X."]}, "'X.' is also a name of the candidate 'Nile'"),
+        ({"Nile": [" "]}, "expected text that is not empty"),
+        ({"Nile": "x"}, "aliases"),
+    ],
+)
+def test_rejects_aliases(tiny_reader, aliases, message):
+    with pytest.raises(InputError, match=message):
+        fr.conflicts(tiny_reader, QUESTION, PASSAGES, CANDIDATES, aliases=aliases)
 
 
-def test_judgement_against_loops():
-    rng = np.random.default_rng(0)
-    for _ in range(200):
-        n, k = rng.integers(1, 6), rng.integers(2, 6)
-        ratios, texts = rng.normal(0, 4, (n, k)), rng.normal(0, 8, (n, k))
-        texts[rng.random((n, k)) < 0.2] = np.nan
+def test_aliases_given_twice_count_once(tiny_reader):
+    passages = ["It is Father Nile.", "The Nile.", "It is the Seine."]
+    plain = fr.conflicts(tiny_reader, QUESTION, passages, CANDIDATES, aliases={"Nile": ["River of Egypt"]})
+    found = fr.conflicts(tiny_reader, QUESTION, passages, CANDIDATES, aliases={"Nile": ["Father Nile"] * 2 + ["Nile"]})
+    assert found.stated.tolist() == plain.stated.tolist() == [[1, 0], [1, 0], [0, 1]]
+    assert found.odd_scores == pytest.approx(plain.odd_scores)
+
+
+def test_two_statements_against_one_decide_it_and_the_texts_are_not_scored(tiny_reader):
+    passages = ["The Nile flows through Cairo.", "Cairo lies on the Seine.", "It is the Nile in Cairo."]
+    found = fr.conflicts(tiny_reader, QUESTION, passages, CANDIDATES)
+    assert found.consensus == 0 and found.odd == 1 and found.probabilities[0] > 0.8 and found.score > 0.9
+    assert np.isnan(found.texts).all() and found.odd_scores[[0, 2]].max() < 0.2
+    denied = fr.conflicts(tiny_reader, QUESTION, [passages[0], "It is not the Nile in Cairo.", passages[2]], CANDIDATES)
+    assert denied.odd == 1 and denied.consensus == 0 and denied.denied.tolist() == [[0, 0], [1, 0], [0, 0]]
+    agreed = fr.conflicts(tiny_reader, QUESTION, passages[::2], CANDIDATES)
+    assert agreed.odd is None and agreed.consensus == 0 and agreed.score < 0.2
+
+
+def made(rng, n, k):
+    ratios, texts = rng.normal(0, 4, (n, k)), rng.normal(0, 8, (n, k))
+    stated = rng.choice([0, 0, 0.5, 1], (n, k))
+    denied = (rng.random((n, k)) < 0.2) & (stated == 0)
+    claims = [
+        int(np.where(s == 1, r, -np.inf).argmax()) if (s == 1).any() else None
+        for s, r in zip(stated, ratios, strict=True)
+    ]
+    for i, claim in enumerate(claims):
+        texts[i] = np.nan if claim is None or rng.random() < 0.4 else np.where(np.arange(k) == claim, 0.0, texts[i])
+    return Evidence(stated, denied, rng.random(n), ratios, texts, numbers(claims))
+
+
+def numbers(claims):
+    return np.array([-1 if claim is None else claim for claim in claims])
+
+
+def judged_by_enumeration(e):
+    """All right candidates and all that the passages can say, one by one."""
+    n, k = e.ratios.shape
+    w = WEIGHTS
+    mentioned = [any(e.stated[i, c] > 0 or e.denied[i, c] for i in range(n)) for c in range(k)]
+    rest = mentioned.count(False)
+    total, false, some, right = 0.0, [0.0] * n, 0.0, [0.0] * k
+    for t in range(k):
+        options = []
         for i in range(n):
-            texts[i] = np.nan if rng.random() < 0.4 else np.where(np.arange(k) == rng.integers(k), 0.0, texts[i])
-        found = judge(ratios, texts)
-        best, odd = judged_by_loops(ratios, texts)
-        assert found.consensus == best and found.odd_scores == pytest.approx(odd)
-        assert found.supports == [int(r.argmax()) if r.max() > 0 else None for r in ratios]
+            own = [(math.exp(w.silent - w.about * e.about[i]), False)]
+            for c in range(k):
+                lead = e.ratios[i, c] - max(e.ratios[i, o] for o in range(k) if o != c)
+                value = w.statement * e.stated[i, c] + w.reading * min(max(lead, -READING), READING)
+                if c != t:
+                    value += w.altered
+                    if e.claims[i] == c and not math.isnan(e.texts[i, t]):
+                        value += w.text * min(max(e.texts[i, t], -TEXT), TEXT)
+                    if not mentioned[c]:
+                        value -= math.log(sum(not mentioned[o] for o in range(k) if o != t))
+                own.append((math.exp(value), c != t))
+                if e.denied[i, c]:
+                    own.append((math.exp(w.denial + w.altered * (c == t)), c == t))
+            options.append(own)
+        prior = 1.0 if mentioned[t] else 1.0 / rest
+        for said in itertools.product(*options):
+            value = prior * math.prod(weight for weight, _ in said)
+            total += value
+            right[t] += value
+            some += value * any(wrong for _, wrong in said)
+            for i, (_, wrong) in enumerate(said):
+                false[i] += value * wrong
+    return np.array(right) / total, np.array(false) / total, some / total
+
+
+def test_judgement_against_enumeration():
+    rng = np.random.default_rng(0)
+    seen = 0
+    for _ in range(60):
+        evidence = made(rng, rng.integers(1, 4), rng.integers(2, 5))
+        found = judge(evidence)
+        assert found.supports == [int(r.argmax()) if r.max() > 0 else None for r in evidence.ratios]
+        if not (evidence.stated.any() or evidence.denied.any()):
+            assert found.consensus is None and not found.odd_scores.any() and found.probability == 0
+            continue
+        right, odd, some = judged_by_enumeration(evidence)
+        seen += 1
+        assert found.probabilities == pytest.approx(right) and found.consensus == int(right.argmax())
+        assert found.odd_scores == pytest.approx(odd) and found.probability == pytest.approx(some)
+    assert seen > 40
+
+
+def simple(claims, k=2, ratios=None, texts=None):
+    """Evidence of passages that state one candidate each, or none."""
+    n = len(claims)
+    stated = np.array([[float(c == claim) for c in range(k)] for claim in claims])
+    nothing = np.full((n, k), np.nan)
+    return Evidence(
+        stated, np.zeros((n, k), bool), np.ones(n), np.zeros((n, k)) if ratios is None else np.array(ratios, float),
+        nothing if texts is None else np.array(texts, float), numbers(claims),
+    )  # fmt: skip
 
 
 def test_who_is_odd():
-    """Two passages read and state A, one states B although its text prefers A. One states nothing and is not odd."""
-    ratios = np.array([[6.0, 0.0], [4.0, 1.0], [0.0, 5.0], [0.2, 0.1]])
-    texts = np.array([[0.0, -9.0], [0.0, -5.0], [7.0, 0.0], [np.nan, np.nan]])
-    found = judge(ratios, texts)
-    assert found.consensus == 0 and int(found.odd_scores.argmax()) == 2 and found.odd_scores[2] > 0
-    assert (found.odd_scores[[0, 1, 3]] < 0).all() and found.supports == [0, 0, 1, 0]
+    two_to_one = judge(simple([0, 1, 0, None]))
+    assert two_to_one.consensus == 0 and int(two_to_one.odd_scores.argmax()) == 1 and two_to_one.odd_scores[3] < 0.2
+    one_to_one = judge(simple([0, 1]))
+    assert one_to_one.probabilities == pytest.approx([0.5, 0.5]) and one_to_one.probability > 0.9
+    assert one_to_one.odd_scores[0] == pytest.approx(one_to_one.odd_scores[1])
+    texts = judge(simple([0, 1], texts=[[0, -8], [8, 0]]))
+    assert texts.probabilities[0] > 0.9 and texts.odd_scores[1] > 0.9 > 0.1 > texts.odd_scores[0]
+    readings = judge(simple([0, 1], ratios=[[3, 0], [2, 2]]))
+    assert readings.probabilities[0] > 0.5
+    alone = judge(simple([0, None, None]))
+    assert alone.probability < 0.3 and alone.consensus == 0
+
+
+def test_candidates_that_no_passage_mentions_change_little():
+    few, many = judge(simple([0, 1, 0])), judge(simple([0, 1, 0], k=40))
+    assert many.odd_scores == pytest.approx(few.odd_scores, abs=0.05) and many.consensus == 0
+
+
+def test_texts_are_scored_where_statements_tie():
+    def tied(*texts):
+        return undecided(statements("", [fr.Passage(text) for text in texts], ["Nile", "Seine", "Rhine"], {}))
+
+    assert tied("Nile", "Seine") == [0, 1] and tied("Nile", "Seine", "Rhine") == [0, 1, 2]
+    assert tied("Nile", "Seine", "Nile") == [] and tied("Nile") == [] and tied("Cats") == []
+    assert tied("Nile and Seine") == [0, 1] and tied("Nile and Seine", "Nile") == []
+    assert tied("Nile", "not the Nile") == []
+
+
+@pytest.mark.parametrize(
+    ("question", "text", "found"),
+    [
+        ("Who wrote Emma?", "In 1815 Jane Austen wrote Emma.", ["Jane Austen"]),
+        ("When was Emma written?", "In 1815 Jane Austen wrote Emma.", ["1815"]),
+        ("How many rivers are there?", "There are 12 rivers and a lake in Peru.", ["12"]),
+        ("Where is it?", "It lies in Peru, of 1815.", ["Peru"]),
+        ("where is it?", "it lies in peru", ["lies", "peru"]),
+        ("Who is it?", "It is 1815.", []),
+    ],
+)
+def test_spans_of_the_kind_that_is_asked_for(question, text, found):
+    assert proposed(question, text) == found
 
 
 @pytest.mark.parametrize(
@@ -157,15 +282,6 @@ def test_spans(text, found):
     assert spans(text) == found
 
 
-def test_claims_are_whole_words():
-    passage = fr.Passage("A NILE and a Nilegau.", "Nile")
-    assert stated("nile", passage) and not stated("Nil", passage)
-    (changed,) = instead(passage, "Nile", [r"Rhine\1"])
-    assert changed.text == r"A Rhine\1 and a Nilegau." and changed.title == r"Rhine\1"
-    (cut,) = instead(fr.Passage(f"The Nile, {LONG}end."), "Nile", ["Rhine"])
-    assert cut.text.startswith("The Rhine, which") and 170 < len(cut.text) < 200 and not cut.text.endswith("end.")
-
-
 @pytest.mark.parametrize(
     "candidates", [["the Nile", "the Seine"], ["ナイル川", "セーヌ川"], ["แม่น้ำ", "Seine"], ["x", "a b"]]
 )
@@ -180,29 +296,6 @@ def test_passages_that_state_no_candidate(tiny_reader, passages, candidates):
     assert np.isfinite(found.logprobs).all() and found.logprobs.shape == (len(passages), 2)
     again = Conflicts.from_dict(found.to_dict())
     assert again.note == found.note and np.isnan(again.texts).all()
-
-
-@pytest.mark.parametrize(
-    ("candidate", "text", "wanted"),
-    [
-        ("東京", "日本の首都は東京です。", True),
-        ("京都", "日本の首都は東京です。", False),
-        ("กรุงเทพ", "เมืองหลวงคือกรุงเทพครับ", True),
-        ("서울", "수도는 서울이다.", True),
-        ("NASA", "それはNASAの計画。", True),
-        ("NASA", "それはNASAXの計画。", False),
-        ("1908", "在1908年。", True),
-        ("908", "在1908年。", False),
-        ("ភ្នំពេញ", "រាជធានីគឺភ្នំពេញនៅ", True),
-        ("Nile", "Niles", False),
-        ("Нил", "Река Нил.", True),
-        ("Нил", "Нила", False),
-        ("C++", "in C++11", False),
-        ("C++", "in C++.", True),
-    ],
-)
-def test_words_of_scripts_without_spaces(candidate, text, wanted):
-    assert stated(candidate, fr.Passage(text)) is wanted
 
 
 def test_claims_in_scripts_without_spaces(tiny_reader):

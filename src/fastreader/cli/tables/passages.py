@@ -83,12 +83,17 @@ def conflicts_table(found: Conflicts) -> RenderableType:
         table.add_column(name, overflow="fold", justify="right" if name in ("passage", "nats", "odd") else "left")
     for i, (claim, support, odd) in enumerate(zip(found.claims, found.supports, found.odd_scores, strict=True)):
         names = ["" if k is None else found.candidates[k] for k in (claim, support)]
+        if claim is None:
+            names[0] = ", ".join(f"not {found.candidates[k]}" for k in np.flatnonzero(found.denied[i]))
         pull = "" if support is None else f"{found.ratios[i, support]:+.2f}"
         style = "bold" if i == found.odd else ""
-        table.add_row(str(i + 1), Text(names[0]), Text(names[1]), pull, f"{odd:+.2f}", style=style)
+        table.add_row(str(i + 1), Text(names[0]), Text(names[1]), pull, f"{odd:.2f}", style=style)
     verdict = "no passage contradicts the others" if found.odd is None else f"passage {found.odd + 1} is the odd one"
     agreed = "" if found.consensus is None else f"; the consensus is {found.candidates[found.consensus]!r}"
-    cost = f"score {found.score:.2f}: {verdict}{agreed}. {found.stats.computed_tokens:,} tokens computed."
+    cost = (
+        f"probability of a contradiction {found.score:.2f}: {verdict}{agreed}. "
+        f"{found.stats.computed_tokens:,} tokens computed."
+    )
     note = [Text(f"Note: {found.note}.", style="yellow")] if found.note else []
     return Group(Text(found.question, style="bold"), table, Text(cost), *note)
 

@@ -26,6 +26,7 @@ from fastreader.moi.solve.debias import debias
 from fastreader.passages.attribution import Attribution, attribute
 from fastreader.passages.attribution.attribute import ALL_SUBSETS
 from fastreader.passages.conflicts import conflicts
+from fastreader.passages.conflicts.forms import different
 from fastreader.passages.ranking.relevance import RELEVANCE
 from fastreader.passages.ranking.rerank import LIKELIHOOD, MOI, rerank
 from fastreader.passages.ranking.results import RerankResult
@@ -232,7 +233,7 @@ def answer_read(request: ReadRequest, reader: PackedReader, pooled: ServerPool) 
         reader, example, permutations=design, query_likelihood=True, question_only=not candidates
     )
     ranked = rerank(reader, request.question, passages)
-    compared = distinct(candidates)[0]
+    compared = different(distinct(candidates)[0])
     found_odd = None
     if len(compared) > 1 and len(passages) > 1:
         found_odd = conflicts(reader, request.question, passages, compared)

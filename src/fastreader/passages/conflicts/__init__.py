@@ -1,4 +1,4 @@
-"""Passages that contradict each other: candidates under each passage alone, and claims tested in their own text."""
+"""Passages that contradict each other: what they state, how each one reads alone, and claims tested in their text."""
 
 from fastreader.passages.conflicts.find import conflicts
 from fastreader.passages.conflicts.results import Conflicts

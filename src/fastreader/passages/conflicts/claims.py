@@ -1,18 +1,16 @@
-"""Claims: which candidates a passage states, what it could state instead, and spans that may be answers."""
+"""Claims: spans of a passage that may be answers to a question."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 
-from fastreader.data.types import Passage
 from fastreader.statistics.measures.answers import normalise
 
 _WORD = re.compile(r"[^\W_]+(?:['’.\-–/][^\W_]+)*%?")
 _BREAK = re.compile(r"[.,;:()\[\]\"“”!?|]")
 _DATE = re.compile(r"\d{1,2}, \d{4}")  # whose comma is no break
 _JOINS = frozenset(("of", "de", "du", "la", "van", "von"))  # inside a name
-_STOP = frozenset(
+STOP = frozenset(
     re.findall(
         r"\w+",
         "a about after all also an and any are as at be been before being between both but by can could did do does "
@@ -22,12 +20,18 @@ _STOP = frozenset(
         "whose will with would you",
     )
 )
-# Scripts whose words follow each other without a space, or with endings attached to them: Thai to Myanmar, Hangul,
-# Khmer, kana to Han, their compatibility forms, and Han beyond 16 bits.
-_UNSPACED = (
-    "\u0e00-\u0fff\u1000-\u109f\u1100-\u11ff\u1780-\u17ff\u2e80-\ud7ff\uf900-\ufaff\uff66-\uffdc\U00020000-\U0003ffff"
-)
 _PHRASE = 3  # words of a phrase in lower case
+_ASKED = re.compile(r"\b(?:who|whom|whose|where|when|how (?:many|much)|(?:which|what) year)\b", re.IGNORECASE)
+_TIME = re.compile(
+    r"\b(?:1[0-9]{3}|20[0-9]{2})s?\b|\b(?:January|February|March|April|May|June|July|August|September|October|November"
+    r"|December)\b"
+)
+_YEAR = re.compile("1[0-9]{3}|20[0-9]{2}")
+_NUMERAL = re.compile(
+    r"[0-9]|\b(?:one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|\w+teen|twenty|thirty|forty|fifty"
+    r"|sixty|seventy|eighty|ninety|hundred|thousand|million|billion)\b",
+    re.IGNORECASE,
+)
 
 
 def spans(text: str) -> list[str]:
@@ -36,14 +40,14 @@ def spans(text: str) -> list[str]:
     found: dict[str, str] = {}
     start = 0
     while start < len(words):
-        if words[start][0].lower() in _STOP:
+        if words[start][0].lower() in STOP:
             start += 1
             continue
         named = _is_name(words[start][0])
         end = last = start + 1
         while end < len(words) and not _breaks(text, words[end - 1], words[end]):
             word = words[end][0]
-            if _is_name(word) == named and word.lower() not in _STOP:
+            if _is_name(word) == named and word.lower() not in STOP:
                 last = end + 1
             elif not (named and (word in _JOINS or (word == "the" and words[end - 1][0] == "of"))):
                 break
@@ -56,38 +60,32 @@ def spans(text: str) -> list[str]:
     return list(found.values())
 
 
-def stated(candidate: str, passage: Passage) -> bool:
-    """Return whether the passage's text has the candidate as whole words, whatever the case.
+def proposed(question: str, text: str) -> list[str]:
+    """Return the spans that have the form the question asks for and are not part of the question.
 
-    A word may begin or end anywhere in scripts without spaces between words.
+    "Who" and "where" ask for a name, "when" for a date or a year, "how many" and "how much" for a number; other
+    questions take any span. In a text without capital letters any phrase may be a name.
     """
-    return bool(_pattern(candidate).search(passage.text))
-
-
-def instead(passage: Passage, claim: str, others: Sequence[str], after: int = 160) -> list[Passage]:
-    """Return the passage up to some characters after its first claim, with each of `others` instead of the claim."""
-    pattern = _pattern(claim)
-    found = pattern.search(passage.text)
-    assert found is not None
-    cut = passage.text.find(" ", found.end() + after)
-    text = passage.text if cut < 0 else passage.text[:cut]
-    literal = [new.replace("\\", r"\\") for new in others]  # as a template of re.sub
-    return [Passage(pattern.sub(new, text), pattern.sub(new, passage.title)) for new in literal]
+    own = f" {normalise(question)} "
+    others = [span for span in spans(text) if f" {normalise(span)} " not in own]
+    found = _ASKED.search(question)
+    asked = found[0].lower() if found else ""
+    if asked == "when" or asked.endswith("year"):
+        return [span for span in others if _TIME.search(span)]
+    if asked.startswith("how"):
+        return [span for span in others if _NUMERAL.search(span)]
+    if asked and any(map(str.isupper, text)):
+        return [span for span in others if span[0].isupper() and not _TIME.fullmatch(span)]
+    return others
 
 
 def _breaks(text: str, first: tuple[str, int, int], second: tuple[str, int, int]) -> bool:
     if _DATE.fullmatch(text[first[1] : second[2]]):
         return False
+    if _YEAR.fullmatch(first[0]) and second[0][0].isupper() and not _TIME.fullmatch(second[0]):
+        return True  # "In 1815 Jane Austen"
     return bool(_BREAK.search(text[first[2] : second[1]]))
 
 
 def _is_name(word: str) -> bool:
     return word[0].isupper() or word[0].isdigit()
-
-
-def _pattern(text: str) -> re.Pattern[str]:
-    words = r"\s+".join(map(re.escape, text.split()))
-    spaced = rf"[^\W{_UNSPACED}]"
-    before = rf"(?<!{spaced})" if re.match(rf"\s*[^{_UNSPACED}]", text) else ""
-    after = rf"(?!{spaced})" if re.search(rf"[^{_UNSPACED}]\s*$", text) else ""
-    return re.compile(before + words + after, re.IGNORECASE)

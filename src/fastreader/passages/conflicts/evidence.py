@@ -11,18 +11,18 @@ import numpy.typing as npt
 from fastreader.core.protocol import ScoringReader
 from fastreader.core.tree import TreeStats
 from fastreader.data.types import Example
-from fastreader.passages.conflicts.claims import instead, spans, stated
+from fastreader.passages.conflicts.claims import proposed
+from fastreader.passages.conflicts.forms import Text, form_of, key_of
+from fastreader.passages.conflicts.statements import Statements, instead
 from fastreader.reader.prompts.pieces import PromptPieces, encode
 from fastreader.reader.prompts.template import Template
-from fastreader.statistics.measures.answers import normalise
 
 FloatArray = npt.NDArray[np.float64]
 Pair = tuple[list[int], list[int]]
-PER_PASSAGE = 2  # candidates proposed from each passage
 
 
 @dataclass(frozen=True, eq=False)
-class Evidence:
+class Scored:
     """Scores of K candidates and N passages in nats, with attributes as in `Conflicts`."""
 
     logprobs: FloatArray
@@ -34,20 +34,20 @@ class Evidence:
 
 def propose(
     reader: ScoringReader, example: Example, template: Template, max_batch_tokens: int | None
-) -> tuple[list[str], list[int | None], TreeStats]:
-    """Return the spans that each passage alone makes most probable as an answer.
+) -> tuple[list[str], dict[str, list[str]], TreeStats]:
+    """Return for each passage the span that it makes most probable as an answer.
 
     A span's score is ``log P(span | passage, question) - log P(span | question) / 2``: without the second term common
     words win, and with all of it rare ones.
 
     Returns:
-        K candidates, at most `PER_PASSAGE` from each passage; for each passage the index of its best one, None if it
-        has no span; and the tokens of the pass.
+        K candidates, at most one from each passage; the shorter spans that are part of one, as its aliases: "Darwin"
+        of "Charles Darwin"; and the tokens of the pass.
     """
-    own = [spans(passage.text) for passage in example.passages]
+    own = [proposed(example.question, passage.text) for passage in example.passages]
     texts = list(dict.fromkeys(span for each in own for span in each))
     if not texts:
-        return [], [None] * len(own), TreeStats(0, 0, 0, 0)
+        return [], {}, TreeStats(0, 0, 0, 0)
     pieces = encode(reader.encoder, template, example.question, example.passages, texts)
     tokens = dict(zip(texts, pieces.candidates, strict=True))
     pairs: list[Pair] = [(pieces.head + pieces.tail(), tokens[text]) for text in texts]
@@ -58,30 +58,50 @@ def propose(
     values = iter(scores.logprob.tolist())
     closed = {text: next(values) for text in texts}
     found: dict[str, str] = {}
-    tops: list[int | None] = []
     for each in own:
-        best = sorted(each, key={span: closed[span] / 2 - next(values) for span in each}.__getitem__)[:PER_PASSAGE]
-        for span in best:
-            found.setdefault(normalise(span), span)
-        tops.append(list(found).index(normalise(best[0])) if best else None)
-    return list(found.values()), tops, scores.stats
+        worth = {span: next(values) - closed[span] / 2 for span in each}
+        if worth:
+            best = max(worth, key=worth.__getitem__)
+            found.setdefault(key_of(best), best)
+    longer: list[str] = []
+    aliases: dict[str, list[str]] = {}
+    for text in sorted(found.values(), key=len, reverse=True):
+        whole = next((other for other in longer if Text(other).find(form_of(text))), None)
+        if whole is None:
+            longer.append(text)
+        else:
+            aliases.setdefault(whole, []).append(text)
+    return [text for text in found.values() if text in longer], aliases, scores.stats
+
+
+def undecided(said: Statements) -> list[int]:
+    """Return the candidates that equally many passages state as their only one, if no other candidate has more.
+
+    Only the texts can tell these apart: where the statements decide, replacing claims in their texts adds nothing.
+    """
+    full = said.stated == 1
+    only = full & (full.sum(axis=1, keepdims=True) == 1)
+    votes = np.where(full.any(axis=0), only.sum(axis=0), -1)
+    tied = np.flatnonzero((votes == votes.max(initial=0)) & full.any(axis=0))
+    return [int(k) for k in tied] if len(tied) > 1 else []
 
 
 def gather(
     reader: ScoringReader,
     example: Example,
     candidates: Sequence[str],
-    tops: Sequence[int | None] | None,
+    said: Statements,
     template: Template,
     max_batch_tokens: int | None,
-) -> Evidence:
+) -> Scored:
     """Score every candidate without passages, after each passage alone, and in the passages' text, in one packed pass.
+
+    Texts are scored only for candidates that are `undecided`. A passage that states several candidates claims the one
+    that it raises most.
 
     Args:
         reader, example, candidates, template, max_batch_tokens: same as `conflicts`.
-        tops: for each passage the candidate that it claims, to be replaced by the other passages' claims. None
-            replaces every candidate that a passage states by every other, and takes as its claim the one that the
-            passage raises most.
+        said: the statements of the passages.
     """
     passages, count = example.passages, len(candidates)
     pieces = encode(reader.encoder, template, example.question, passages, candidates)
@@ -89,25 +109,26 @@ def gather(
     for i in range(len(passages)):
         context = pieces.head + pieces.body([i]) + pieces.tail()
         pairs += [(context, tokens) for tokens in pieces.candidates]
-    others = list(range(count)) if tops is None else sorted({top for top in tops if top is not None})
+    tied = undecided(said)
     start, owners = len(pairs), []
     for i, passage in enumerate(passages):
-        for k in range(count) if tops is None else [tops[i]]:
-            if k is not None and stated(candidates[k], passage):
+        for k in tied:
+            if said.stated[i, k] == 1:
                 owners.append((i, k))
-                variants = instead(passage, candidates[k], [candidates[other] for other in others])
+                spans = said.places[i][k], said.in_title[i][k]
+                variants = instead(passage, spans, [candidates[other] for other in tied])
                 pairs += _rewritten(encode(reader.encoder, template, example.question, variants, []))
     scores = reader.score(pairs, max_batch_tokens=max_batch_tokens)
     matrix = scores.logprob[:start].reshape(1 + len(passages), count)
     ratios = matrix[1:] - matrix[0]
+    claims: list[int | None] = []
+    for stated, values in zip(said.stated == 1, ratios, strict=True):
+        claims.append(int(np.where(stated, values, -np.inf).argmax()) if stated.any() else None)
     texts = np.full(ratios.shape, np.nan)
-    claims: list[int | None] = [None] * len(passages)
-    for (i, k), values in zip(owners, scores.logprob[start:].reshape(len(owners), len(others)), strict=True):
-        claim = claims[i]
-        if claim is None or ratios[i, k] > ratios[i, claim]:
-            claims[i] = k
-            texts[i, others] = values - values[others.index(k)]
-    return Evidence(matrix[1:], matrix[0], texts, claims, scores.stats)
+    for (i, k), values in zip(owners, scores.logprob[start:].reshape(len(owners), len(tied)), strict=True):
+        if claims[i] == k:
+            texts[i, tied] = values - values[tied.index(k)]
+    return Scored(matrix[1:], matrix[0], texts, claims, scores.stats)
 
 
 def _rewritten(pieces: PromptPieces) -> list[Pair]:

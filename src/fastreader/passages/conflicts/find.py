@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
 from fastreader.core.checked import checked
-from fastreader.core.checks import check_int, expect
+from fastreader.core.checks import check_int, check_texts, expect, require
 from fastreader.core.protocol import ScoringReader
 from fastreader.core.tree import TreeStats
 from fastreader.data.arguments import check_candidates, make_example
 from fastreader.data.documents import PassageLike
 from fastreader.data.types import Example
-from fastreader.passages.conflicts.evidence import Evidence, gather, propose
-from fastreader.passages.conflicts.judge import Verdict, judge
+from fastreader.passages.conflicts.evidence import Scored, gather, propose
+from fastreader.passages.conflicts.forms import key_of
+from fastreader.passages.conflicts.judge import Evidence, Verdict, judge
 from fastreader.passages.conflicts.results import Conflicts
+from fastreader.passages.conflicts.statements import Statements, statements
 from fastreader.reader.prompts.template import Template, as_template
-from fastreader.statistics.measures.answers import normalise
 
 ReaderLike = ScoringReader | str | os.PathLike[str]
-NOTHING_STATED = "no passage states a candidate word for word, so none is compared with the others"
+NOTHING_STATED = "no passage states a candidate, so none is compared with the others"
+NOTHING_PROPOSED = "not enough to say: no passage has a phrase of the kind that the question asks for"
+ONE_PROPOSED = "not enough to say: the passages propose one answer only"
 
 
 @checked
@@ -31,32 +34,38 @@ def conflicts(
     passages: Iterable[PassageLike] | None = None,
     candidates: Sequence[str] | None = None,
     *,
+    aliases: Mapping[str, Sequence[str]] | None = None,
     template: Template | None = None,
     max_batch_tokens: int | None = None,
 ) -> Conflicts:
-    """Compare what each passage alone makes of each candidate answer, and find the passage that contradicts the others.
+    """Compare what the passages say of each candidate answer, and find the passage that contradicts the others.
 
-    One packed pass scores every candidate without passages and after each passage alone, and the text of a passage
-    that states a candidate with the other candidates in its place. A passage is odd if its text would be more probable
-    with another candidate, and if it pulls the reader away from the candidate that readings and texts agree on. The
-    texts find claims that do not fit the sentences around them, such as a replaced name; a false passage that is
-    consistent in itself shows in its reading only.
+    The evidence is, in this order: which candidates each passage's text states or denies; what the reader makes of each
+    candidate after each passage alone; and, only if equally many passages state different candidates, how well each
+    text fits another candidate in the place of its claim. A model with seven parameters, fitted on made questions,
+    turns it into probabilities (`fastreader.passages.conflicts.judge`). All scores come from one packed pass.
+
+    A statement is found in any spelling of case, accents, hyphens and possessives, with numbers in digits or words, and
+    with dates in any order. A candidate inside a longer candidate is not stated by it ("York" in "New York").
+    Candidates exclude each other: give other names of the same answer as `aliases`.
 
     Args:
         reader: a `Reader`, a session of one, or anything `Reader.load` takes.
         question: a question; or an `Example`, which brings its passages and candidates.
         passages: the passages, `Passage` objects or texts.
-        candidates: K answers that differ in SQuAD's normal form, at least two. None takes an `Example`'s, or if it has
-            none, proposes names, numbers and phrases of the passages in a separate pass.
+        candidates: K different answers, at least two. None takes an `Example`'s, or if it has none, proposes names,
+            numbers and phrases of the passages in a separate pass.
+        aliases: other names of a candidate, by candidate: ``{"Netherlands": ["Holland"]}``.
         template: the prompt's texts.
         max_batch_tokens: maximum number of tokens computed in one pass; None decides by free memory.
 
     Returns:
-        The evidence and the odd passage. If no passage states a candidate, there is no consensus and no odd passage,
-        and a `note` says so.
+        The evidence, the probabilities and the odd passage. If no passage states or denies a candidate, there is no
+        consensus and no odd passage, and a `note` says so.
 
     Raises:
-        InputError: if there is no passage, fewer than two candidates are given, or two of them are equal.
+        InputError: if there is no passage, fewer than two candidates are given, two of them are the same answer, or
+            an alias is empty, belongs to no candidate, or is another candidate.
         ContextOverflowError: if a passage is longer than the model's context.
         OutOfBudgetError: if one prompt alone does not fit in memory.
     """
@@ -66,42 +75,81 @@ def conflicts(
     given = list(example.candidates)
     if candidates is not None or given:
         check_candidates(given, False, "conflicts")
-        differing = len({normalise(text) for text in given})
-        expect(len(given) > 1 and differing == len(given), "candidates", "two or more that differ", given)
+        expect(len(given) > 1, "candidates", "two or more that differ", given)
+    names = _checked_aliases(given, aliases)
     if not isinstance(reader, ScoringReader):
         from fastreader.reader.reader import Reader
 
         reader = Reader.load(reader)
-    tops, stats = None, TreeStats(0, 0, 0, 0)
-    if not given:
-        given, tops, stats = propose(reader, example, prompts, max_batch_tokens)
-    note = ""
+    own, stats = not given, TreeStats(0, 0, 0, 0)
+    if own:
+        given, names, stats = propose(reader, example, prompts, max_batch_tokens)
+    said = statements(example.question, example.passages, given, names)
     if given:
-        found = gather(reader, example, given, tops, prompts, max_batch_tokens)
-        verdict = judge(found.logprobs - found.closed_book, found.texts)
-        if all(claim is None for claim in found.claims):  # readings alone make no passage odd
-            verdict = Verdict(verdict.supports, None, np.zeros(len(found.claims)))
-            note = NOTHING_STATED
+        found = gather(reader, example, given, said, prompts, max_batch_tokens)
     else:
-        count = len(example.passages)
-        unknown: list[int | None] = [None] * count
-        nothing = np.zeros((count, 0))
-        found = Evidence(nothing, np.zeros(0), nothing, unknown, TreeStats(0, 0, 0, 0))
-        verdict = Verdict(unknown, None, np.zeros(count))
-        note = "no passage has a name, a number or a phrase to compare"
+        nothing = np.zeros((len(example.passages), 0))
+        found = Scored(nothing, np.zeros(0), nothing, [None] * len(nothing), TreeStats(0, 0, 0, 0))
+    verdict = judge(_evidence(said, found))
+    note = ""
+    if own and len(given) < 2:
+        note = ONE_PROPOSED if given else NOTHING_PROPOSED
+    elif verdict.consensus is None:
+        note = NOTHING_STATED
+    return _result(example, given, said, found, verdict, (own, stats, reader.describe(), note))
+
+
+def _evidence(said: Statements, found: Scored) -> Evidence:
+    ratios = found.logprobs - found.closed_book
+    claims = np.array([-1 if claim is None else claim for claim in found.claims], dtype=np.int64)
+    return Evidence(said.stated, said.denied, said.about, ratios, found.texts, claims)
+
+
+def _result(
+    example: Example,
+    candidates: list[str],
+    said: Statements,
+    found: Scored,
+    verdict: Verdict,
+    about: tuple[bool, TreeStats, dict[str, str], str],
+) -> Conflicts:
+    proposed, stats, reader, note = about
     return Conflicts(
         question=example.question,
-        candidates=given,
+        candidates=candidates,
         logprobs=found.logprobs,
         closed_book_logprobs=found.closed_book,
         texts=found.texts,
+        stated=said.stated,
+        denied=said.denied,
         claims=found.claims,
         supports=verdict.supports,
+        probabilities=verdict.probabilities,
         consensus=verdict.consensus,
         odd_scores=verdict.odd_scores,
-        proposed=tops is not None,
+        score=verdict.probability,
+        proposed=proposed,
         stats=stats + found.stats,
-        reader=reader.describe(),
+        reader=reader,
         id=example.id,
         note=note,
     )
+
+
+def _checked_aliases(candidates: Sequence[str], aliases: Mapping[str, Sequence[str]] | None) -> dict[str, list[str]]:
+    """Return the aliases by candidate. Reject names of two candidates."""
+    found: dict[str, list[str]] = {}
+    owners: dict[str, str] = {}
+    for candidate in candidates:
+        key = key_of(candidate)
+        pair = f"{owners.get(key)!r} and {candidate!r}"
+        require(key not in owners, f"candidates: expected two or more that differ, got {pair}")
+        owners[key] = candidate
+    for candidate, names in (aliases or {}).items():
+        expect(candidate in candidates, "aliases", f"candidates as keys, of {list(candidates)}", candidate)
+        check_texts(f"aliases[{candidate!r}]", list(names))
+        for name in names:
+            owner = owners.setdefault(key_of(name), candidate)
+            require(owner == candidate, f"aliases[{candidate!r}]: {name!r} is also a name of the candidate {owner!r}")
+        found[candidate] = list(names)
+    return found

@@ -1,16 +1,63 @@
-"""Derive supports, a consensus and the odd passage from the evidence, without a reader."""
+"""The model behind `conflicts`: how probable each candidate and each contradiction is, given the evidence."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 FloatArray = npt.NDArray[np.float64]
-# Chosen on made counterfactuals (studies/conflicts.py), where the results hardly depend on them.
-_PULL, _TEXT = 2.0, 0.3  # nats by which one passage's reading can move the consensus; weight of its text in it
-_AGAINST, _CLIP, _SILENT = 0.2, 10.0, -2.0  # weight of the reading, bound of the text, and the text of no claim
+BoolArray = npt.NDArray[np.bool_]
+READING, TEXT = 4.0, 10.0  # nats at which a reading's and a text's lead are clipped
+
+
+class Weights(NamedTuple):
+    """Parameters of the model, in nats.
+
+    Attributes:
+        statement: for a candidate that the passage states.
+        denial: for a candidate that the passage denies.
+        reading: per nat by which the passage's reading prefers a candidate.
+        silent: for a passage that says nothing about the question.
+        about: taken from `silent` for a passage that has all words of the question.
+        text: per nat by which the passage's text prefers another candidate to its claim.
+        altered: log-odds that a passage says something false.
+    """
+
+    statement: float
+    denial: float
+    reading: float
+    silent: float
+    about: float
+    text: float
+    altered: float
+
+
+# Fitted by studies/conflicts.py on made questions.
+WEIGHTS = Weights(statement=5.0, denial=3.0, reading=0.2, silent=1.0, about=1.0, text=0.3, altered=-2.0)
+
+
+class Evidence(NamedTuple):
+    """What N passages say of K candidates. All arrays may have further axes before, one question each.
+
+    Attributes:
+        stated: float64 [N, K], strength of the statement, 0 to 1.
+        denied: bool [N, K].
+        about: float64 [N], share of the question's words in the passage.
+        ratios: float64 [N, K], log P(candidate | passage) - log P(candidate), nats.
+        texts: float64 [N, K], log-likelihood of the text with a candidate instead of its claim, less the one with its
+            claim; NaN where not scored.
+        claims: int64 [N], the candidate that a text states, -1 if it states no candidate.
+    """
+
+    stated: FloatArray
+    denied: BoolArray
+    about: FloatArray
+    ratios: FloatArray
+    texts: FloatArray
+    claims: npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -19,41 +66,86 @@ class Verdict:
 
     supports: list[int | None]
     consensus: int | None
+    probabilities: FloatArray
     odd_scores: FloatArray
+    probability: float
 
 
-def judge(ratios: FloatArray, texts: FloatArray) -> Verdict:
-    """Judge which candidate the passages agree on and which passage contradicts it.
+def judge(evidence: Evidence, weights: Weights = WEIGHTS) -> Verdict:
+    """Judge which candidate is right and which passages contradict it.
 
-    With r the log-probability ratios and t the texts (NaN where not scored, 0 at a passage's own claim):
-
-    - the consensus is the candidate k of the largest ``sum_i clip(r_ik - max_{l != k} r_il, -2, 2) + 0.3 (t_ik -
-      max_{l != k} t_il)``: readings of the passages, which a single one cannot dominate, and their texts;
-    - the odd score of passage i is ``clip(max_{l != own claim} t_il, -10, 10) + 0.2 (max_{l != k} r_il - r_ik)``, with
-      -2 as the first term of a passage that states no candidate: its own text, then its reading, speaks against it.
+    Without two candidates, or without a statement or a denial in any passage, nothing is contradicted: all candidates
+    are equally probable, and the probability of a contradiction is given as 0.
 
     Args:
-        ratios: float64 [N, K], K >= 1.
-        texts: float64 [N, K].
+        evidence: of N >= 1 passages and K >= 0 candidates.
+        weights: of the model.
     """
-    count = ratios.shape[1]
-    supports = [int(row.argmax()) if row.max() > 0 else None for row in ratios]
-    if count < 2:
-        return Verdict(supports, 0 if any(s is not None for s in supports) else None, np.full(len(ratios), _SILENT))
-    known = np.where(np.isnan(texts), -np.inf, texts)
-    stating = np.array([not np.isnan(row).all() for row in texts])
-    leads = known - np.where(stating[:, None], _others(known), 0.0)
-    text_leads = np.where(np.isfinite(leads), leads, 0.0)  # 0 without a claim, or without another candidate
-    total = (np.clip(ratios - _others(ratios), -_PULL, _PULL) + _TEXT * text_leads).sum(axis=0)
-    best = int(total.argmax())
-    # The own claim, which has 0, is left out; a claim that nothing replaced is taken to fit its text.
-    rivals = np.array([np.delete(row, np.flatnonzero(row == 0)[:1]).max(initial=-_CLIP) for row in known])
-    against = np.where(stating, np.clip(rivals, -_CLIP, _CLIP), _SILENT)
-    return Verdict(supports, best, against + _AGAINST * (_others(ratios)[:, best] - ratios[:, best]))
+    count, size = evidence.ratios.shape
+    supports = [int(row.argmax()) if row.max(initial=0.0) > 0 else None for row in evidence.ratios]
+    any_said = bool(evidence.stated.any() or evidence.denied.any())
+    if size < 2 or not any_said:
+        only = 0 if evidence.stated.any() else None
+        return Verdict(supports, only, np.full(size, 1 / max(size, 1)), np.zeros(count), 0.0)
+    right, odd, probability = posterior(evidence, weights)
+    return Verdict(supports, int(right.argmax()), right, odd, float(probability))
 
 
-def _others(values: FloatArray) -> FloatArray:
-    """Return for each element the largest of the others in its row: float64 [N, K], K >= 2."""
-    top = np.sort(values, axis=1)[:, -2:]
-    first = values == top[:, 1:]
-    return np.where(first, top[:, :1], top[:, 1:])
+def posterior(evidence: Evidence, weights: Weights) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Return P(candidate is right) [..., K], P(passage contradicts it) [..., N], and P(any passage does) [...]."""
+    prior, consistent, false = potentials(evidence, weights)
+    either = np.logaddexp(consistent, false)  # of passage i, if candidate t is right
+    joint = prior + either.sum(axis=-2)
+    right = np.exp(joint - np.logaddexp.reduce(joint, axis=-1)[..., None])
+    odd = (np.exp(false - either) * right[..., None, :]).sum(axis=-1)
+    none = (right * np.exp((consistent - either).sum(axis=-2))).sum(axis=-1)
+    return right, odd, np.clip(1 - none, 0, 1)
+
+
+def potentials(evidence: Evidence, weights: Weights) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Return the log-potentials of the model.
+
+    The right candidate t has a prior that is uniform over the candidates that a passage states or denies; all others
+    share the prior of one, so that further candidates change little. Given t, passages are independent. Each one is
+    silent, asserts a candidate, or denies one. With s the statements, l the leads of the readings, clipped, and r the
+    texts' leads, clipped, the log-potentials are
+
+    - ``silent - about * share of the question's words`` for saying nothing,
+    - ``statement * s_k + reading * l_k`` for asserting k, and ``altered + text * r_t`` more if k is not t; the
+      candidates that no passage mentions have the mean of their potentials together,
+    - ``denial`` for denying k, and ``altered`` more if k is t.
+
+    Returns:
+        log prior of each candidate, float64 [K]; and for each passage and right candidate, float64 [N, K], the
+        log-potential of saying nothing false, and of saying something false.
+    """
+    stated, denied, ratios = evidence.stated, evidence.denied, evidence.ratios
+    size = ratios.shape[-1]
+    columns = np.arange(size)
+    mentioned = (stated > 0).any(axis=-2) | denied.any(axis=-2)
+    rest = size - mentioned.sum(axis=-1, keepdims=True)
+    shares = size - rest + (rest > 0)
+    prior = -np.log(np.where(mentioned, shares, shares * np.maximum(rest, 1)))
+    leads = np.clip(ratios - others(ratios), -READING, READING)
+    asserts = weights.statement * stated + weights.reading * leads
+    denies = np.where(denied, weights.denial, -np.inf)
+    silent = weights.silent - weights.about * evidence.about
+    texts = weights.text * np.clip(np.where(np.isnan(evidence.texts), 0.0, evidence.texts), -TEXT, TEXT)
+    claimed = evidence.claims[..., None] == columns
+    consistent, false = np.empty(ratios.shape), np.empty(ratios.shape)
+    for t in range(size):
+        unknown = ~mentioned & (columns != t)
+        spread = np.log(np.maximum(unknown.sum(axis=-1, keepdims=True), 1)) * unknown
+        wrong = asserts + texts[..., t, None] * claimed - spread[..., None, :]
+        wrong[..., t] = denies[..., t]
+        right = np.where(columns == t, asserts, denies)
+        consistent[..., t] = np.logaddexp(silent, np.logaddexp.reduce(right, axis=-1))
+        false[..., t] = weights.altered + np.logaddexp.reduce(wrong, axis=-1)
+    return prior, consistent, false
+
+
+def others(values: FloatArray) -> FloatArray:
+    """Return for each element the largest of the others in its row: float64 [..., K], K >= 2."""
+    top = np.sort(values, axis=-1)[..., -2:]
+    first = values == top[..., 1:]
+    return np.where(first, top[..., :1], top[..., 1:])

@@ -13,6 +13,7 @@ from fastreader.core.tree import TreeStats
 from fastreader.data.record import SavedRecord
 
 FloatArray = npt.NDArray[np.float64]
+FLAG = 0.5  # the smallest probability of a contradiction at which a passage is named
 
 
 @checked_methods
@@ -26,15 +27,20 @@ class Conflicts(SavedRecord):
         logprobs: float64 [N, K], log P(candidate and its end | passage alone, question).
         closed_book_logprobs: float64 [K], log P(candidate and its end | question).
         texts: float64 [N, K], log-likelihood of the passage's text with the candidate instead of its claim, less
-            the one with its claim. Above 0 the text fits the candidate better than its own claim. NaN for passages
-            that state no candidate, and for candidates that were not tried.
-        claims: N indices of the candidate that each passage states; None if it states no candidate.
+            the one with its claim. Above 0 the text fits the candidate better than its own claim. NaN if not scored:
+            texts are scored only for candidates that equally many passages state, and no other candidate has more.
+        stated: float64 [N, K], 1 if the passage's text states the candidate and does not negate it, 0.5 if only its
+            title has it, else 0.
+        denied: bool [N, K], whether the text names the candidate and negates it everywhere.
+        claims: N indices of the candidate that each passage's text states, of several the one that it raises most;
+            None if it states no candidate.
         supports: N indices of the candidate whose log-probability ratio the passage raises most; None if it raises no
             candidate.
-        consensus: index of the candidate that the passages' readings and texts agree on most; None without candidates,
-            or if no passage states one.
-        odd_scores: float64 [N], how much a passage's own text and its reading speak against its claim; above 0, the
-            passage contradicts the consensus.
+        probabilities: float64 [K], probability that the candidate is right if one of them is, given the passages only.
+        consensus: index of the most probable candidate; None without candidates, or if no passage states one.
+        odd_scores: float64 [N], probability that the passage contradicts the right candidate; 0 if nothing was
+            compared.
+        score: probability that at least one passage contradicts the right candidate; 0 if nothing was compared.
         proposed: whether the candidates come from the passages.
         stats: tokens.
         reader: name, device, dtype and precision of the reader.
@@ -47,10 +53,14 @@ class Conflicts(SavedRecord):
     logprobs: FloatArray
     closed_book_logprobs: FloatArray
     texts: FloatArray
+    stated: FloatArray
+    denied: npt.NDArray[np.bool_]
     claims: list[int | None]
     supports: list[int | None]
+    probabilities: FloatArray
     consensus: int | None
     odd_scores: FloatArray
+    score: float
     proposed: bool
     stats: TreeStats
     reader: dict[str, str]
@@ -65,6 +75,10 @@ class Conflicts(SavedRecord):
         "logprobs": "N K",
         "closed_book_logprobs": "K",
         "texts": "N K",
+        "stated": "N K",
+        "denied": "N K",
+        "claims": "N",
+        "probabilities": "K",
         "odd_scores": "N",
     }
 
@@ -74,25 +88,23 @@ class Conflicts(SavedRecord):
         return self.logprobs - self.closed_book_logprobs
 
     @property
-    def score(self) -> float:
-        """How much the question's passages contradict each other: the largest odd score."""
-        return float(self.odd_scores.max())
-
-    @property
     def odd(self) -> int | None:
-        """The index of the passage that contradicts the others, or None if no odd score is above 0."""
-        return int(self.odd_scores.argmax()) if self.score > 0 else None
+        """The index of the passage with the largest odd score, or None if `score` is below `FLAG` = 0.5."""
+        return int(self.odd_scores.argmax()) if self.score >= FLAG else None
 
     def __repr__(self) -> str:
         head = f"Conflicts({len(self.logprobs)} passages x {len(self.candidates)} candidates, score {self.score:.2f}"
-        agreed = "" if self.consensus is None else f", consensus {self.candidates[self.consensus]!r}"
+        agreed = ""
+        if self.consensus is not None:
+            name, probable = self.candidates[self.consensus], self.probabilities[self.consensus]
+            agreed = f", consensus {name!r} ({probable:.2f})"
         lines = [f"{head}{agreed})"]
         for i, (support, odd) in enumerate(zip(self.supports, self.odd_scores, strict=True)):
             pull = "no candidate" if support is None else f"{self.candidates[support]} {self.ratios[i, support]:+.2f}"
-            lines.append(f"  {'>' if i == self.odd else ' '} passage {i}: {pull}, odd {odd:+.2f}")
+            lines.append(f"  {'>' if i == self.odd else ' '} passage {i}: {pull}, odd {odd:.2f}")
         return "\n".join([*lines, *([f"note: {self.note}"] if self.note else [])])
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all attributes as JSON values, with ratios, score and odd passage, and null for NaN."""
-        found = {"ratios": self.ratios.tolist(), "score": self.score, "odd": self.odd}
+        """Return all attributes as JSON values, with ratios and odd passage, and null for NaN."""
+        found = {"ratios": self.ratios.tolist(), "odd": self.odd}
         return {"id": self.id, **super().to_dict(), **found}

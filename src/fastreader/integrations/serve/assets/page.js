@@ -311,7 +311,7 @@
           meter(result.relevance_score),
           make("span", {}, `relevance ${result.relevance_score.toFixed(3)}`),
           utility === null ? null : make("span", {}, `utility ${nats(utility, "+")} nats`),
-          answer.odd === result.index ? make("span", { class: "chip" }, `contradicts the others, ${nats(answer.odd_scores[result.index], "+")}`) : null),
+          answer.odd === result.index ? make("span", { class: "chip" }, `contradicts the others, probability ${answer.odd_scores[result.index].toFixed(2)}`) : null),
         passageText(answer.passages[result.index]),
         result.note ? note(result.note) : null);
     });
