@@ -7,7 +7,8 @@
 Each question has one to four passages that state its answer and stay as they are, one or two that are altered, and none
 to five that do not state it. Kinds of alteration: the answer replaced by another question's answer (entity), by another
 number or another date of its form (number, date), the sentence negated (negation), and a text that a reader writes with
-another question's answer (rewrite; kept if it states that answer and not the right one). Passages are snippets of at
+another question's answer (rewrite; kept if it states that answer, not the right one, and has half of the question's
+words that the passage had). Passages are snippets of at
 most 60 words. Where the data have too few passages that state the answer, sentences of them and written sentences are
 added. In a third of the questions with unrelated passages one of these states the replaced answer, about its own topic.
 `conflicts` sees each question clean and altered, with the right and the replaced answers as candidates.
@@ -21,7 +22,7 @@ questions; `--report` judges each question by the parameters fitted without it.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -112,21 +113,21 @@ def study(arguments: argparse.Namespace) -> None:
 
 
 def write(writer: Reader, items: Sequence[Made]) -> None:
-    """Have the reader write the altered passages. The first text of an item that is fit is taken."""
+    """Have the reader write the altered passages, and take of those that are fit the one most about the question."""
     prompts, owners = [], []
     for item in items:
         for place, new in item.altered.items():
             clean = swapped(item.clean[place], item.answers[0], new)
             prompts.append(writer.prompt([SHOTS, SHOT.format(item.question, new, " ".join(clean.text.split()), "")]))
             owners.append((item, place, new))
-    texts = writer.generate(prompts, max_new_tokens=60, n=3, temperature=0.7, stop=["\n"]) if prompts else []
+    texts = writer.generate(prompts, max_new_tokens=60, n=6, temperature=0.7, stop=["\n"]) if prompts else []
     for (item, place, new), written in zip(owners, texts, strict=True):
         source = swapped(item.clean[place], item.answers[0], new).text
-        for one in written:
-            passage = Passage(" ".join(one.text.split()), "")
-            fit = states(passage, [new]) and not states(passage, [item.answers[0]])
-            if fit and passage.text != source and item.changed[place] is None:
-                item.changed[place] = passage
+        passages = [Passage(" ".join(one.text.split())) for one in written]
+        fit = [p for p in passages if states(p, [new]) and not states(p, item.answers[:1]) and p.text != source]
+        if fit:
+            about = statements(item.question, fit, item.answers, {}).about
+            item.changed[place] = fit[int(about.argmax())]
 
 
 def row_of(reader: Reader, item: Made) -> Row:
@@ -177,7 +178,13 @@ def evidence_of(found: Row) -> Evidence:
 
 
 def used(rows: Sequence[Row]) -> list[Row]:
-    return [row for row in rows if row["written"]]
+    """Return the rows whose altered passages were all written, and are still about the question."""
+    return [row for row in rows if row["written"] and all(about_it(row, place) for place in row["altered"])]
+
+
+def about_it(row: Row, place: int) -> bool:
+    """Return whether an altered passage has half of the question's words that it had, or more."""
+    return row["changed"]["about"][place] >= row["clean"]["about"][place] / 2
 
 
 def grouped(rows: Sequence[Row]) -> Iterator[tuple[Evidence, np.ndarray]]:
@@ -193,8 +200,8 @@ def grouped(rows: Sequence[Row]) -> Iterator[tuple[Evidence, np.ndarray]]:
         yield Evidence(*(np.stack(values) for values in each)), np.array([marks for _, marks in items])
 
 
-def fit(rows: Sequence[Row]) -> Weights:
-    """Return the parameters of the largest likelihood of the right answer and of the altered passages, given all."""
+def loss_of(rows: Sequence[Row]) -> Callable[[np.ndarray], float]:
+    """Return minus the mean log-likelihood of the right answer and the altered passages, given all evidence."""
     groups = list(grouped(rows))
     count = sum(len(marks) for _, marks in groups)
     start = np.array(START)
@@ -208,7 +215,12 @@ def fit(rows: Sequence[Row]) -> Weights:
             total -= float((own - np.logaddexp.reduce(joint, axis=-1)).sum())
         return total / count + RIDGE * float(((values - start) ** 2).sum())
 
-    found = minimize(loss, start, method="L-BFGS-B")
+    return loss
+
+
+def fit(rows: Sequence[Row]) -> Weights:
+    """Return the parameters of the largest likelihood."""
+    found = minimize(loss_of(rows), np.array(START), method="L-BFGS-B")
     if not found.success:
         raise RuntimeError(f"the fit did not converge: {found.message}")
     return Weights(*(round(float(value), 3) for value in found.x))
@@ -233,7 +245,8 @@ def judged(row: Row, weights: Row) -> Row:
         right, odd, some = posterior(evidence_of(row[name]), own)
         found[name] = float(some)
         if name == "changed":
-            found["hit"] = int(odd.argmax()) in row["altered"]
+            found["largest"] = int(odd.argmax()) in row["altered"]
+            found["hit"] = found["largest"] and some >= FLAG
             found["right"] = int(right.argmax()) == 0
             found["sure"] = float(right.max())
             found["voted"] = int(counted(evidence_of(row[name])).argmax()) in row["altered"]
@@ -248,7 +261,7 @@ def counted(evidence: Evidence) -> np.ndarray:
 
 
 def measured(rows: Sequence[Row], weights: Row) -> Row:
-    """Return how often the altered passage is the odd one and the question flagged, and the AUROC of the flag."""
+    """Return how often an altered passage is named or has the largest score, clean questions flagged, and the AUROC."""
     found = [judged(row, weights) for row in rows]
     count = len(rows)
     items = [(one[name], int(name == "changed"), row["question"]) for row, one in zip(rows, found, strict=True)
@@ -257,6 +270,7 @@ def measured(rows: Sequence[Row], weights: Row) -> Row:
     return {
         "n": count,
         "odd": wilson(sum(one["hit"] for one in found), count).to_dict(),
+        "largest": wilson(sum(one["largest"] for one in found), count).to_dict(),
         "votes": wilson(sum(one["voted"] for one in found), count).to_dict(),
         "right": wilson(sum(one["right"] for one in found), count).to_dict(),
         "flagged": wilson(sum(one["changed"] >= FLAG for one in found), count).to_dict(),
@@ -271,7 +285,8 @@ def report(folder: Path, parts: dict[str, list[Row]], weights: Row) -> None:
     """Write report.json and report.md."""
     found: Row = {"weights": weights, "parts": {}}
     lines = ["# Made questions with altered passages", ""]
-    columns = ["", "questions", "odd one found", "by votes", "flagged, altered", "flagged, clean", "AUROC", "ECE"]
+    columns = ["", "questions", "flagged, odd one named", "odd one has the largest score", "by votes"]
+    columns += ["clean, flagged", "AUROC", "ECE"]
     for name, rows in parts.items():
         own = used(rows)
         if not own:
@@ -282,7 +297,7 @@ def report(folder: Path, parts: dict[str, list[Row]], weights: Row) -> None:
         kept = {"asked": len(texts), "kept": len(used(texts))}
         tokens = {kind: float(np.mean([row[kind]["computed"] for row in own])) for kind in ("changed", "clean")}
         found["parts"][name] = {"measured": values, "rewrites": kept, "tokens": tokens}
-        shown_keys = ("odd", "votes", "flagged", "false", "auroc")
+        shown_keys = ("odd", "largest", "votes", "false", "auroc")
         cells = [
             [title, one["n"], *(shown(one[key]) for key in shown_keys), f"{one['error']:.3f}"]
             for title, one in values.items()

@@ -63,7 +63,7 @@ class Made:
 
 
 def made_of(examples: Sequence[Example], seed: int = 0) -> list[Made]:
-    """Return the questions of all kinds in turn, so that each beginning of the list has some of each kind."""
+    """Return the questions of all kinds, mixed so that each beginning of the list has some of each kind."""
     pool = _pool(examples)
     each = []
     for kind in KINDS:

@@ -14,6 +14,8 @@ import numpy as np
 import pytest
 from lib import moi_report
 
+from fastreader.passages.conflicts.judge import WEIGHTS
+
 pytestmark = pytest.mark.usefixtures("loaded_once")
 
 ROOT = Path(__file__).parents[2]
@@ -233,10 +235,25 @@ def numbers_of(value: Any, at: str = "") -> dict[str, float]:
 def test_report_on_conflicts_is_that_of_the_rows(tmp_path):
     folder = ROOT / "studies" / "results" / "conflicts"
     study = script("conflicts")
-    rows = {part: list(study.rows_of(study.log_of(folder, part))) for part in study.PARTS}
-    study.report(tmp_path, rows)
+    rows = {name: list(study.rows_of(study.log_of(folder, name))) for name in study.READERS}
+    weights = json.loads((folder / "weights.json").read_text(encoding="utf-8"))
+    study.report(tmp_path, rows, weights)
     stored, made = (json.loads((at / "report.json").read_text(encoding="utf-8")) for at in (folder, tmp_path))
     assert numbers_of(made) == pytest.approx(numbers_of(stored), abs=1e-9)
+    assert weights["all"] == WEIGHTS._asdict()
+
+
+def test_parameters_of_conflicts_are_those_of_the_largest_likelihood():
+    folder = ROOT / "studies" / "results" / "conflicts"
+    study = script("conflicts")
+    rows = [row for name in study.READERS for row in study.rows_of(study.log_of(folder, name))]
+    loss = study.loss_of(rows)
+    best = loss(np.array(WEIGHTS))
+    for place in range(len(WEIGHTS)):
+        for step in (-0.1, 0.1):
+            moved = np.array(WEIGHTS)
+            moved[place] += step
+            assert loss(moved) > best
 
 
 def test_report_on_orderings_is_that_of_the_rows(tmp_path):

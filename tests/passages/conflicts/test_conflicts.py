@@ -71,6 +71,11 @@ def test_candidates_from_the_passages(tiny_reader):
     assert nothing.ratios.shape == (2, 0) and "not enough to say" in nothing.note
     same = fr.conflicts(tiny_reader, "Who?", ["Ann.", "Ann."])
     assert same.candidates == ["Ann"] and same.odd is None and same.consensus == 0 and "one answer" in same.note
+    differ = fr.conflicts(tiny_reader, "Who?", ["Ann.", "Bob."])
+    assert differ.candidates == ["Ann", "Bob"] and differ.odd is None and differ.consensus is None
+    assert differ.score == 0 and "no two passages" in differ.note
+    agreed = fr.conflicts(tiny_reader, "Who?", ["Ann.", "Bob.", "It is Ann."])
+    assert agreed.consensus == agreed.candidates.index("Ann") and agreed.odd == 1 and not agreed.note
     nested = fr.conflicts(tiny_reader, "Who?", ["Charles Darwin.", "Darwin."])
     assert nested.candidates == ["Charles Darwin"] and nested.stated.tolist() == [[1], [1]]
 
@@ -170,7 +175,7 @@ def judged_by_enumeration(e):
     for t in range(k):
         options = []
         for i in range(n):
-            own = [(math.exp(w.silent - w.about * e.about[i]), False)]
+            own = [(math.exp(w.silent - w.about * math.sqrt(e.about[i] / max(e.about))), False)]
             for c in range(k):
                 lead = e.ratios[i, c] - max(e.ratios[i, o] for o in range(k) if o != c)
                 value = w.statement * e.stated[i, c] + w.reading * min(max(lead, -READING), READING)
@@ -235,6 +240,14 @@ def test_who_is_odd():
     assert readings.probabilities[0] > 0.5
     alone = judge(simple([0, None, None]))
     assert alone.probability < 0.3 and alone.consensus == 0
+
+
+def test_a_passage_about_something_else_counts_less():
+    own = simple([0, 0, 1])
+    odd = [judge(own._replace(about=np.array(about))).odd_scores[2] for about in ([1, 1, 1], [1, 1, 0.2], [1, 1, 0])]
+    assert odd[0] > odd[1] > odd[2]
+    scores = [judge(own._replace(about=np.full(3, share))).odd_scores for share in (1.0, 0.3, 0.0)]
+    assert np.allclose(scores, scores[0])  # where no passage differs, the question's wording does not matter
 
 
 def test_candidates_that_no_passage_mentions_change_little():

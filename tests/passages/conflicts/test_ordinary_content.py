@@ -80,6 +80,8 @@ def consistent(found, count):
     assert found.odd_scores.max() <= found.score + 1e-9
     assert not (found.stated.astype(bool) & found.denied).any()
     assert all(c is None or found.stated[i, c] == 1 for i, c in enumerate(found.claims))
+    if found.note:
+        assert found.odd is None and found.score == 0
     if not (found.stated.any() or found.denied.any()):
         assert found.odd is None and found.consensus is None and found.score == 0 and found.note
     again = Conflicts.from_dict(found.to_dict())

@@ -24,6 +24,7 @@ from fastreader.reader.prompts.template import Template, as_template
 ReaderLike = ScoringReader | str | os.PathLike[str]
 NOTHING_STATED = "no passage states a candidate, so none is compared with the others"
 NOTHING_PROPOSED = "not enough to say: no passage has a phrase of the kind that the question asks for"
+NONE_AGREE = "not enough to say: no two passages state the same proposed answer"
 ONE_PROPOSED = "not enough to say: the passages propose one answer only"
 
 
@@ -61,7 +62,7 @@ def conflicts(
 
     Returns:
         The evidence, the probabilities and the odd passage. If no passage states or denies a candidate, there is no
-        consensus and no odd passage, and a `note` says so.
+        consensus and no odd passage, and a `note` says so; nor if no two passages state the same proposed candidate.
 
     Raises:
         InputError: if there is no passage, fewer than two candidates are given, two of them are the same answer, or
@@ -90,12 +91,14 @@ def conflicts(
     else:
         nothing = np.zeros((len(example.passages), 0))
         found = Scored(nothing, np.zeros(0), nothing, [None] * len(nothing), TreeStats(0, 0, 0, 0))
-    verdict = judge(_evidence(said, found))
-    note = ""
+    evidence, note = _evidence(said, found), ""
     if own and len(given) < 2:
         note = ONE_PROPOSED if given else NOTHING_PROPOSED
-    elif verdict.consensus is None:
-        note = NOTHING_STATED
+    elif own and (said.stated == 1).sum(axis=0).max() < 2:
+        note, evidence = NONE_AGREE, evidence._replace(stated=0 * said.stated, denied=said.denied & False)
+    verdict = judge(evidence)
+    if verdict.consensus is None:
+        note = note or NOTHING_STATED
     return _result(example, given, said, found, verdict, (own, stats, reader.describe(), note))
 
 

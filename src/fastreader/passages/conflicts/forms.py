@@ -152,7 +152,7 @@ def form_of(text: str) -> Form:
 
 
 def key_of(text: str) -> str:
-    """Return a key that is equal for texts of the same answer: SQuAD's normal form, with numbers and dates in one way.
+    """Return a key that is equal for texts of the same answer: SQuAD's normal form, with numbers and dates in one form.
 
     >>> key_of("July 4, 1776") == key_of("1776-07-04") and key_of("1,000") == key_of("one thousand")
     True
@@ -242,7 +242,7 @@ def _is_pronoun(words: list[Word], at: int) -> bool:
 
 
 def _spelled(text: str, words: list[Word], at: int) -> tuple[str | None, int]:
-    """Return the number in words, or of digits and a word, that begins at a word; and where it ends."""
+    """Return the number, in words or of digits and a word, that begins at a word, and where it ends."""
 
     def form(place: int) -> str:
         near = place == at or (

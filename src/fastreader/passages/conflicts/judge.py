@@ -21,7 +21,7 @@ class Weights(NamedTuple):
         denial: for a candidate that the passage denies.
         reading: per nat by which the passage's reading prefers a candidate.
         silent: for a passage that says nothing about the question.
-        about: taken from `silent` for a passage that has all words of the question.
+        about: taken from `silent` for the passage that has most of the question's words.
         text: per nat by which the passage's text prefers another candidate to its claim.
         altered: log-odds that a passage says something false.
     """
@@ -110,7 +110,8 @@ def potentials(evidence: Evidence, weights: Weights) -> tuple[FloatArray, FloatA
     silent, asserts a candidate, or denies one. With s the statements, l the leads of the readings, clipped, and r the
     texts' leads, clipped, the log-potentials are
 
-    - ``silent - about * share of the question's words`` for saying nothing,
+    - ``silent - about * sqrt(a)`` for saying nothing, where a is the passage's share of the question's words, relative to the
+      largest share; 1 for all if no passage has any,
     - ``statement * s_k + reading * l_k`` for asserting k, and ``altered + text * r_t`` more if k is not t; the
       candidates that no passage mentions have the mean of their potentials together,
     - ``denial`` for denying k, and ``altered`` more if k is t.
@@ -129,7 +130,9 @@ def potentials(evidence: Evidence, weights: Weights) -> tuple[FloatArray, FloatA
     leads = np.clip(ratios - others(ratios), -READING, READING)
     asserts = weights.statement * stated + weights.reading * leads
     denies = np.where(denied, weights.denial, -np.inf)
-    silent = weights.silent - weights.about * evidence.about
+    most = evidence.about.max(axis=-1, keepdims=True)
+    relative = np.where(most > 0, evidence.about / np.where(most > 0, most, 1.0), 1.0)
+    silent = weights.silent - weights.about * np.sqrt(relative)
     texts = weights.text * np.clip(np.where(np.isnan(evidence.texts), 0.0, evidence.texts), -TEXT, TEXT)
     claimed = evidence.claims[..., None] == columns
     consistent, false = np.empty(ratios.shape), np.empty(ratios.shape)
