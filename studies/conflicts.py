@@ -75,6 +75,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, required=True, help="folder of the run")
     parser.add_argument("--questions", type=int, default=300, help="at most this number of questions, of all kinds")
     parser.add_argument("--model", default=READERS[0])
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
     parser.add_argument("--fit", action="store_true", help="only fit the parameters to the existing rows")
     parser.add_argument("--report", action="store_true", help="only write the report of the existing rows")
     arguments = parser.parse_args()
@@ -98,7 +99,7 @@ def study(arguments: argparse.Namespace) -> None:
     settings = {"data": fingerprint(arguments.data), "model": arguments.model}
     log = unpack(log_of(arguments.output, arguments.model))
     with ResultLog(log, settings=settings, resume=True) as rows:
-        todo = [item for item in made if item.id not in rows]
+        todo = [item for item in made if item.kind in arguments.kinds and item.id not in rows]
         if not todo:
             return
         reader = Reader.load(arguments.model)

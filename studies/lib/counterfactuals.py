@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import Any
 
 from fastreader import Example, Passage
-from fastreader.passages.conflicts.forms import Text, form_of, key_of
+from fastreader.passages.conflicts.forms import FormText, form_of, key_of
 
 KINDS = ("entity", "number", "date", "negation", "rewrite")
 WORDS = 60  # of a snippet
@@ -28,7 +28,7 @@ _AUXILIARY = re.compile(r"\b(is|was|are|were|has|had|can|will|would|did|does|cou
 _CLAUSE = re.compile(r"[,;:()—–“”\"]")
 _NUMBER_WORDS = "two three four five six seven eight nine ten eleven twelve".split()  # noqa: SIM905
 _NUMBER_WORD = re.compile(rf"\b({'|'.join(_NUMBER_WORDS)})\b", re.IGNORECASE)
-_read = lru_cache(maxsize=1 << 16)(Text)
+_read = lru_cache(maxsize=1 << 16)(FormText)
 _form = lru_cache(maxsize=1 << 14)(form_of)
 
 

@@ -12,7 +12,7 @@ from fastreader.core.protocol import ScoringReader
 from fastreader.core.tree import TreeStats
 from fastreader.data.types import Example
 from fastreader.passages.conflicts.claims import proposed
-from fastreader.passages.conflicts.forms import Text, form_of, key_of
+from fastreader.passages.conflicts.forms import FormText, form_of, key_of
 from fastreader.passages.conflicts.statements import Statements, instead
 from fastreader.reader.prompts.pieces import PromptPieces, encode
 from fastreader.reader.prompts.template import Template
@@ -22,7 +22,7 @@ Pair = tuple[list[int], list[int]]
 
 
 @dataclass(frozen=True, eq=False)
-class Scored:
+class ConflictScores:
     """Scores of K candidates and N passages in nats, with attributes as in `Conflicts`."""
 
     logprobs: FloatArray
@@ -66,7 +66,7 @@ def propose(
     longer: list[str] = []
     aliases: dict[str, list[str]] = {}
     for text in sorted(found.values(), key=len, reverse=True):
-        whole = next((other for other in longer if Text(other).find(form_of(text))), None)
+        whole = next((other for other in longer if FormText(other).find(form_of(text))), None)
         if whole is None:
             longer.append(text)
         else:
@@ -93,7 +93,7 @@ def gather(
     said: Statements,
     template: Template,
     max_batch_tokens: int | None,
-) -> Scored:
+) -> ConflictScores:
     """Score every candidate without passages, after each passage alone, and in the passages' text, in one packed pass.
 
     Texts are scored only for candidates that are `undecided`. A passage that states several candidates claims the one
@@ -128,7 +128,7 @@ def gather(
     for (i, k), values in zip(owners, scores.logprob[start:].reshape(len(owners), len(tied)), strict=True):
         if claims[i] == k:
             texts[i, tied] = values - values[tied.index(k)]
-    return Scored(matrix[1:], matrix[0], texts, claims, scores.stats)
+    return ConflictScores(matrix[1:], matrix[0], texts, claims, scores.stats)
 
 
 def _rewritten(pieces: PromptPieces) -> list[Pair]:

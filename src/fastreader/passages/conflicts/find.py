@@ -14,7 +14,7 @@ from fastreader.core.tree import TreeStats
 from fastreader.data.arguments import check_candidates, make_example
 from fastreader.data.documents import PassageLike
 from fastreader.data.types import Example
-from fastreader.passages.conflicts.evidence import Scored, gather, propose
+from fastreader.passages.conflicts.evidence import ConflictScores, gather, propose
 from fastreader.passages.conflicts.forms import key_of
 from fastreader.passages.conflicts.judge import Evidence, Verdict, judge
 from fastreader.passages.conflicts.results import Conflicts
@@ -77,7 +77,7 @@ def conflicts(
     if candidates is not None or given:
         check_candidates(given, False, "conflicts")
         expect(len(given) > 1, "candidates", "two or more that differ", given)
-    names = _checked_aliases(given, aliases)
+    names = _aliases_of(given, aliases)
     if not isinstance(reader, ScoringReader):
         from fastreader.reader.reader import Reader
 
@@ -90,7 +90,7 @@ def conflicts(
         found = gather(reader, example, given, said, prompts, max_batch_tokens)
     else:
         nothing = np.zeros((len(example.passages), 0))
-        found = Scored(nothing, np.zeros(0), nothing, [None] * len(nothing), TreeStats(0, 0, 0, 0))
+        found = ConflictScores(nothing, np.zeros(0), nothing, [None] * len(nothing), TreeStats(0, 0, 0, 0))
     evidence, note = _evidence(said, found), ""
     if own and len(given) < 2:
         note = ONE_PROPOSED if given else NOTHING_PROPOSED
@@ -102,7 +102,7 @@ def conflicts(
     return _result(example, given, said, found, verdict, (own, stats, reader.describe(), note))
 
 
-def _evidence(said: Statements, found: Scored) -> Evidence:
+def _evidence(said: Statements, found: ConflictScores) -> Evidence:
     ratios = found.logprobs - found.closed_book
     claims = np.array([-1 if claim is None else claim for claim in found.claims], dtype=np.int64)
     return Evidence(said.stated, said.denied, said.about, ratios, found.texts, claims)
@@ -112,7 +112,7 @@ def _result(
     example: Example,
     candidates: list[str],
     said: Statements,
-    found: Scored,
+    found: ConflictScores,
     verdict: Verdict,
     about: tuple[bool, TreeStats, dict[str, str], str],
 ) -> Conflicts:
@@ -139,7 +139,7 @@ def _result(
     )
 
 
-def _checked_aliases(candidates: Sequence[str], aliases: Mapping[str, Sequence[str]] | None) -> dict[str, list[str]]:
+def _aliases_of(candidates: Sequence[str], aliases: Mapping[str, Sequence[str]] | None) -> dict[str, list[str]]:
     """Return the aliases by candidate. Reject names of two candidates."""
     found: dict[str, list[str]] = {}
     owners: dict[str, str] = {}

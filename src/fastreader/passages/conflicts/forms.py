@@ -93,7 +93,7 @@ class Form:
     capital: bool
 
 
-class Text:
+class FormText:
     """A text with the forms of its words and dates.
 
     Attributes:
@@ -136,7 +136,7 @@ class Text:
 
 def form_of(text: str) -> Form:
     """Return the form of a candidate."""
-    read = Text(text)
+    read = FormText(text)
     words = [word.form for word in read.words]
     if len(words) > 1 and words[0] in ("a", "an"):
         del words[0]

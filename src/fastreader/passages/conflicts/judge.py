@@ -110,8 +110,8 @@ def potentials(evidence: Evidence, weights: Weights) -> tuple[FloatArray, FloatA
     silent, asserts a candidate, or denies one. With s the statements, l the leads of the readings, clipped, and r the
     texts' leads, clipped, the log-potentials are
 
-    - ``silent - about * sqrt(a)`` for saying nothing, where a is the passage's share of the question's words, relative to the
-      largest share; 1 for all if no passage has any,
+    - ``silent - about * sqrt(a)`` for saying nothing, where a is the passage's share of the question's words, relative
+      to the largest share; 1 for all if no passage has any,
     - ``statement * s_k + reading * l_k`` for asserting k, and ``altered + text * r_t`` more if k is not t; the
       candidates that no passage mentions have the mean of their potentials together,
     - ``denial`` for denying k, and ``altered`` more if k is t.

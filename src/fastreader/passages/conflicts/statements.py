@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from fastreader.data.types import Passage
 from fastreader.passages.conflicts.claims import STOP
-from fastreader.passages.conflicts.forms import Form, Text, content_words, form_of
+from fastreader.passages.conflicts.forms import Form, FormText, content_words, form_of
 
 FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
@@ -72,10 +72,10 @@ def statements(
     forms = [[form_of(text) for text in (candidate, *aliases.get(candidate, ()))] for candidate in candidates]
     shape = len(passages), len(candidates)
     stated, denied, about = np.zeros(shape), np.zeros(shape, np.bool_), np.zeros(len(passages))
-    asked = content_words(Text(question).words, STOP)
+    asked = content_words(FormText(question).words, STOP)
     places, in_title = [], []
     for i, passage in enumerate(passages):
-        text, title = Text(passage.text), Text(passage.title or "")
+        text, title = FormText(passage.text), FormText(passage.title or "")
         places.append(_places(text, forms))
         in_title.append(_places(title, forms))
         if asked:
@@ -141,7 +141,7 @@ def _put(text: str, spans: Sequence[Span], new: str) -> str:
     return text
 
 
-def _places(text: Text, forms: Sequence[Sequence[Form]]) -> list[list[Span]]:
+def _places(text: FormText, forms: Sequence[Sequence[Form]]) -> list[list[Span]]:
     """Return the places of each candidate, without those inside a longer candidate: "York" in "New York"."""
     found = [
         (start, end, _size(form), k)
