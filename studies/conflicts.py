@@ -1,6 +1,7 @@
 """Made questions with altered passages: are the contradiction and the altered passage found, and how probable is each?
 
     python studies/conflicts.py DATA --output runs/conflicts --model smollm2-135m --questions 300
+    python studies/conflicts.py DATA --output runs/conflicts --model statements --questions 2000
     python studies/conflicts.py --output runs/conflicts --fit
     python studies/conflicts.py --output runs/conflicts --report
 
@@ -45,6 +46,8 @@ from fastreader.statistics import auroc, expected_calibration_error, wilson
 
 Row = dict[str, Any]
 READERS = ("smollm2-135m", "gemma-3-270m")
+STATEMENTS = "statements"  # no reader: the readings are 0, and no text is scored
+PARTS = (*READERS, STATEMENTS)
 WRITER = "gemma-3-270m"
 FOLDS = 5
 SHOT = "Question: {}\nAnswer: {}\nText: {}\nRewritten text:{}"
@@ -74,7 +77,7 @@ def main() -> None:
     parser.add_argument("data", type=Path, nargs="?", help="questions with ranked passages and right answers")
     parser.add_argument("--output", type=Path, required=True, help="folder of the run")
     parser.add_argument("--questions", type=int, default=300, help="at most this number of questions, of all kinds")
-    parser.add_argument("--model", default=READERS[0])
+    parser.add_argument("--model", default=READERS[0], help=f"a reader, or {STATEMENTS!r} for no reader")
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
     parser.add_argument("--fit", action="store_true", help="only fit the parameters to the existing rows")
     parser.add_argument("--report", action="store_true", help="only write the report of the existing rows")
@@ -83,9 +86,9 @@ def main() -> None:
     if not (arguments.fit or arguments.report):
         study(arguments)
         return
-    rows = {name: list(rows_of(log_of(arguments.output, name))) for name in READERS}
+    rows = {name: list(rows_of(log_of(arguments.output, name))) for name in PARTS}
     if arguments.fit:
-        write_json(arguments.output / "weights.json", fitted(rows))
+        write_json(arguments.output / "weights.json", fitted({name: rows[name] for name in READERS}))
     report(arguments.output, rows, read_object(arguments.output / "weights.json"))
 
 
@@ -101,6 +104,11 @@ def study(arguments: argparse.Namespace) -> None:
     with ResultLog(log, settings=settings, resume=True) as rows:
         todo = [item for item in made if item.kind in arguments.kinds and item.id not in rows]
         if not todo:
+            return
+        if arguments.model == STATEMENTS:
+            for item in todo:
+                if item.kind != "rewrite":
+                    rows.append(item.id, row_of(None, item))
             return
         reader = Reader.load(arguments.model)
         writer = reader if arguments.model == WRITER else Reader.load(WRITER)
@@ -131,7 +139,7 @@ def write(writer: Reader, items: Sequence[Made]) -> None:
             item.changed[place] = fit[int(about.argmax())]
 
 
-def row_of(reader: Reader, item: Made) -> Row:
+def row_of(reader: Reader | None, item: Made) -> Row:
     """Return the row of a question. Both versions of its passages share a session. A text not written is no row."""
     row: Row = {
         "kind": item.kind,
@@ -144,7 +152,9 @@ def row_of(reader: Reader, item: Made) -> Row:
         "mention": item.mention,
         "written": None not in item.changed,
     }
-    if row["written"]:
+    if reader is None:
+        row["changed"], row["clean"] = (stated_in(item, passages) for passages in (item.changed, item.clean))
+    elif row["written"]:
         with reader.session(cache_scored=True) as session:
             row["changed"] = numbers(session, item, [p for p in item.changed if p is not None])
             row["clean"] = numbers(session, item, item.clean)
@@ -164,6 +174,22 @@ def numbers(session: Any, item: Made, passages: Sequence[Passage]) -> Row:
         "claims": found.claims,
         "tied": bool(undecided(said)),
         "computed": found.stats.computed_tokens,
+    }
+
+
+def stated_in(item: Made, passages: Sequence[Passage]) -> Row:
+    """Return the evidence of the statements alone. Of several, a passage claims the first."""
+    said = statements(item.question, passages, item.answers, {})
+    full = said.stated == 1
+    return {
+        "stated": said.stated.tolist(),
+        "denied": said.denied.astype(int).tolist(),
+        "about": [round(share, 3) for share in said.about.tolist()],
+        "ratios": np.zeros(full.shape, dtype=np.int64).tolist(),
+        "texts": np.full(full.shape, None).tolist(),
+        "claims": [int(row.argmax()) if row.any() else None for row in full],
+        "tied": bool(undecided(said)),
+        "computed": 0,
     }
 
 
@@ -304,11 +330,12 @@ def report(folder: Path, parts: dict[str, list[Row]], weights: Row) -> None:
             for title, one in values.items()
         ]
         lines += [f"## {name}", "", *table(columns, cells), ""]
-        lines += [f"Of {kept['asked']} rewritten questions {kept['kept']} were kept. An altered question computes"]
-        lines[-1] += f" {tokens['changed']:.0f} tokens."
+        if name != STATEMENTS:
+            lines += [f"Of {kept['asked']} rewritten questions {kept['kept']} were kept. An altered question computes"]
+            lines[-1] += f" {tokens['changed']:.0f} tokens."
         tie = values.get("one against one")
-        if tie:
-            lines[-1] += f" One against one, the mean probability of the likelier answer is {tie['sure']:.3f}."
+        if tie and name != STATEMENTS:
+            lines[-1] += f" The likelier answer of one against one has the mean probability {tie['sure']:.3f} there."
         lines.append("")
     names = list(Weights._fields)
     cells = [["all", *(weights["all"][n] for n in names)]]

@@ -235,7 +235,7 @@ def numbers_of(value: Any, at: str = "") -> dict[str, float]:
 def test_report_on_conflicts_is_that_of_the_rows(tmp_path):
     folder = ROOT / "studies" / "results" / "conflicts"
     study = script("conflicts")
-    rows = {name: list(study.rows_of(study.log_of(folder, name))) for name in study.READERS}
+    rows = {name: list(study.rows_of(study.log_of(folder, name))) for name in study.PARTS}
     weights = json.loads((folder / "weights.json").read_text(encoding="utf-8"))
     study.report(tmp_path, rows, weights)
     stored, made = (json.loads((at / "report.json").read_text(encoding="utf-8")) for at in (folder, tmp_path))

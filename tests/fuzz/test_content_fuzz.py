@@ -26,6 +26,7 @@ from test_api_fuzz import arguments, run
 import fastreader as fr
 from fastreader import moi, sure
 from fastreader.errors import FastreaderError
+from fastreader.passages.conflicts.forms import different
 from fastreader.passages.ranking import RERANKERS
 from fastreader.statistics.measures.answers import normalise
 
@@ -167,7 +168,7 @@ def all_compared(result: Any, values: dict[str, Any]) -> None:
     assert result.logprobs.shape == (len(values["passages"]), len(result.candidates))
     assert values["candidates"] is None or list(result.candidates) == values["candidates"]
     json.dumps(result.to_dict(), allow_nan=False)
-    assert result.note or any(claim is not None for claim in result.claims)
+    assert result.note or result.stated.any() or result.denied.any()
 
 
 def all_attributed(result: Any, values: dict[str, Any]) -> None:
@@ -217,7 +218,7 @@ def calls_of(world: World, draw: Contents) -> tuple[str, Any, dict[str, Any], Ch
         "conflicts": (
             fr.conflicts,
             {"reader": reader, "question": question, "passages": passages}
-            | {"candidates": d.choice([None, list({normalise(c): c for c in candidates}.values())])},
+            | {"candidates": d.choice([None, different({normalise(c): c for c in candidates}.values())])},
             all_compared,
         ),
         "moi.rerank": (moi.rerank, {"reader": reader, "question": question, "passages": passages}, all_placed),

@@ -193,7 +193,7 @@ class Contradictions:
     Attributes:
         compared: number of questions whose passages were compared, by each reader.
         failed: number of questions with a passage too long for the context.
-        rows: the questions whose passages contradict each other with a probability of 0.5 or more, the largest first.
+        rows: the questions whose passages contradict each other with a probability of 0.4 or more, the largest first.
     """
 
     compared: int

@@ -13,7 +13,7 @@ from fastreader.core.tree import TreeStats
 from fastreader.data.record import SavedRecord
 
 FloatArray = npt.NDArray[np.float64]
-FLAG = 0.5  # the smallest probability of a contradiction at which a passage is named
+FLAG = 0.4  # the smallest probability of a contradiction at which a passage is named
 
 
 @checked_methods
@@ -89,7 +89,7 @@ class Conflicts(SavedRecord):
 
     @property
     def odd(self) -> int | None:
-        """The index of the passage with the largest odd score, or None if `score` is below `FLAG` = 0.5."""
+        """The index of the passage with the largest odd score, or None if `score` is below `FLAG` = 0.4."""
         return int(self.odd_scores.argmax()) if self.score >= FLAG else None
 
     def __repr__(self) -> str:
