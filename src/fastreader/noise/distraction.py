@@ -9,7 +9,6 @@ import numpy as np
 import numpy.typing as npt
 
 from fastreader.core.checked import checked
-from fastreader.core.checks import expect
 from fastreader.data.arguments import make_example
 from fastreader.data.documents import PassageLike
 from fastreader.data.types import Example
@@ -51,7 +50,6 @@ def distracting_effects(
     """
     texts = template or NoiseTemplate()
     example = make_example(question, passages, None)
-    expect(bool(example.passages), "passages", "at least one passage", 0)
     prompts = [reader.prompt(texts.pieces(example.question, [one]), **texts.options()) for one in example.passages]
     label = reader.continuation(texts.no_answer, chat=False)  # after a space, since the lead comes before it
     values, _ = label_logprobs(reader, prompts, [label], max_batch_tokens)

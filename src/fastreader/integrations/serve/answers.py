@@ -220,7 +220,11 @@ def answer_read(request: ReadRequest, reader: PackedReader, pooled: ServerPool) 
     size = len(orders) * sum(map(size_of, [own, *(candidates or [])]))
     expect(size <= MOST_READ, "permutations", f"at most {MOST_READ:,} bytes in all orderings", f"{size:,}")
     if request.attribute:
-        _check_attributed(passages, size_of(own))
+        n = len(passages)
+        expect(n <= MOST_ATTRIBUTED, "attribute", f"at most {MOST_ATTRIBUTED} passages", n)
+        subsets = 2**n if n <= ALL_SUBSETS else 2 * _ORDERS * n + _SUBSETS
+        size = size_of(own) * subsets // 2  # a subset holds half of the passages in the mean
+        expect(size <= MOST_READ, "attribute", f"at most {MOST_READ:,} bytes in all subsets of them", f"{size:,}")
     if candidates is None:
         prompts = reading_prompts(reader, request.question, passages, orders.tolist())
         written = reader.generate(prompts, max_new_tokens=request.max_tokens, stop=["\n"])
@@ -281,15 +285,6 @@ def answer_read(request: ReadRequest, reader: PackedReader, pooled: ServerPool) 
         "usage": usage(stats + scores.stats + ranked.stats),
         "seconds": time.perf_counter() - started,
     }
-
-
-def _check_attributed(passages: Sequence[Passage], size: int) -> None:
-    """Reject passages of which the subsets take too much."""
-    count = len(passages)
-    expect(count <= MOST_ATTRIBUTED, "attribute", f"at most {MOST_ATTRIBUTED} passages", count)
-    subsets = 2**count if count <= ALL_SUBSETS else 2 * _ORDERS * count + _SUBSETS
-    read = size * subsets // 2  # a subset holds half of the passages in the mean
-    expect(read <= MOST_READ, "attribute", f"at most {MOST_READ:,} bytes in all subsets of the passages", f"{read:,}")
 
 
 def _contributions(found: Attribution) -> dict[str, Any]:

@@ -76,8 +76,8 @@ def moi_paper(
     """
     from fastreader.scoring.api import score_permutations
 
-    check_choice("sign", sign, SIGNS)
-    check_choice("order", order, ORDERS)
+    for name, value, known in (("sign", sign, SIGNS), ("order", order, ORDERS)):
+        check_choice(name, value, known)
     n = check_passages(passages)
     require(sign != "pooled" or bias is not None, "sign 'pooled': needs a bias, see moi.calibrate")
     pooled = None

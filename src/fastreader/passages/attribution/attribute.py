@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from fastreader.core.checked import checked
-from fastreader.core.checks import check_choice, check_int, check_number, check_text, expect, random_generator, require
+from fastreader.core.checks import check_choice, check_int, check_number, check_text, random_generator, require
 from fastreader.core.protocol import ScoringReader
 from fastreader.core.tree import TreeStats
 from fastreader.data.arguments import make_example
@@ -95,7 +95,6 @@ def attribute(
     rng = random_generator(seed)
     example = make_example(question, passages, None)
     count = len(example.passages)
-    expect(count > 0, "passages", "at least one passage", count)
     plan = _plan(count, way, sampled_plan(count, orders, subsets, pairs, rng))
     if not isinstance(reader, ScoringReader):
         from fastreader.reader.reader import Reader

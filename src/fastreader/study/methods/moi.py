@@ -161,8 +161,8 @@ class OrderMethod(TemplateMethod):
 def _make_moi(variant: str, options: dict[str, Any], study: Any) -> StudyMethod:
     if variant == PAPER:
         check_options("moi:paper", options, _PAPER)
-        check_choice("method 'moi:paper': sign", options.get("sign", SIGNS[0]), SIGNS)
-        check_choice("method 'moi:paper': order", options.get("order", ORDERS[0]), ORDERS)
+        for name, known in (("sign", SIGNS), ("order", ORDERS)):
+            check_choice(f"method 'moi:paper': {name}", options.get(name, known[0]), known)
         own: dict[str, Any] = {
             name: options[name] for name in ("sign", "permutations", "prune", "order") if name in options
         }
