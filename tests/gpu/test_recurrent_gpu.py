@@ -59,7 +59,7 @@ def test_linear_attention_and_delta_rules(rule: str, shape: tuple[int, ...], bra
         check(gated_delta_rule, [query, key, value, gate, beta], tree(branching, tokens))
 
 
-@pytest.mark.skipif(importlib.util.find_spec("fla") is None, reason="the package fla-core is not installed")
+@pytest.mark.skipif(importlib.util.find_spec("fla") is None, reason="the extra fla is not installed")
 @pytest.mark.parametrize("shape", [SHAPES[0], SHAPES[4]], ids=str)
 @pytest.mark.parametrize("rule", ["linear", "head", "channel"])
 def test_fla_core(rule: str, shape: tuple[int, ...]) -> None:

@@ -26,4 +26,7 @@ def test_they_are_those_of_the_direct_calls(tiny_reader):
     changed = fr.sensitivity(tiny_reader, "who?", PASSAGES).changed
     assert found["order_changed"] == [changed, changed, None]
     effects = distracting_effects(tiny_reader, "who?", [PASSAGES[2]])
+    long = Case(fr.Example("who?", [fr.Passage("alpha says one. " * 500)] * 2, id="c"), "ab", {"order": [0, 1]})
+    for name in ("order_range", "order_changed", "distraction"):
+        assert measure(f"{name}:x", lambda model: tiny_reader)([long]) == [None]
     assert measure("distraction:x", lambda model: tiny_reader)(CASES) == [pytest.approx(effects[0]), None, None]

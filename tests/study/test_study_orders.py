@@ -8,6 +8,7 @@ from rich.console import Console
 
 from fastreader import load_examples
 from fastreader.cli.tables.study import study_table
+from fastreader.data.fingerprints import digest
 from fastreader.errors import InputError
 from fastreader.moi.baselines import moi_paper, self_consistency
 from fastreader.report import Report
@@ -15,6 +16,7 @@ from fastreader.report.study_data import StudyRun
 from fastreader.report.tables import uncalibrated
 from fastreader.scoring.reading import reading_prompts
 from fastreader.statistics.measures.answers import f1
+from fastreader.study.config import MethodConfig
 from studies import rows_of, run, study_of
 
 
@@ -39,6 +41,13 @@ def test_moi_paper(tmp_path, tiny_reader):
     for options, message in (({"sign": "rising"}, "sign: expected one of"), ({"stopping": {}}, "got 'stopping'")):
         with pytest.raises(InputError, match=f"'moi:paper': .*{message}"):
             run(study_of(tmp_path, [{"method": "moi:paper", **options}]), tmp_path / "other", tiny_reader)
+
+
+def test_rows_of_another_sign_rule_are_not_resumed():
+    """Earlier versions kept the sign that the solver ended with, by the same options."""
+    one, other = (MethodConfig(method=name).digest() for name in ("moi:paper", "moi:descending"))
+    assert one != digest({"method": "moi:paper", "options": {}})
+    assert other == digest({"method": "moi:descending", "options": {}})
 
 
 def test_a_report_says_that_moi_without_a_calibration_is_base(tmp_path, tiny_reader):

@@ -25,6 +25,10 @@ class _Table(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
+# Methods that answer otherwise than in earlier versions, so that rows of those are not mixed with new ones.
+REVISIONS = {"moi:paper": "sign", "order:moi-paper": "sign"}
+
+
 class MethodConfig(BaseModel):
     """One method of a study, whose further keys are the method's options.
 
@@ -55,7 +59,8 @@ class MethodConfig(BaseModel):
 
     def digest(self) -> str:
         """Return 16 hexadecimal digits that distinguish methods and their options."""
-        return digest({"method": self.method, "options": self.options})
+        values = {"method": self.method, "options": self.options}
+        return digest(values | ({"revision": REVISIONS[self.method]} if self.method in REVISIONS else {}))
 
 
 class NoiseConfig(_Table):

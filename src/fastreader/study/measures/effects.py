@@ -6,9 +6,12 @@ from collections.abc import Callable, Sequence
 
 from fastreader.core.checks import expect
 from fastreader.core.protocol import ScoringReader
+from fastreader.errors import ContextOverflowError
 from fastreader.noise.distraction import distracting_effects
 from fastreader.scoring.sensitivity import sensitivity
 from fastreader.study.measures.case import Case, Load, Measure
+
+Of = Callable[[ScoringReader, Case], float | None]
 
 
 def order_range(model: str, load: Load) -> Measure:
@@ -51,11 +54,19 @@ def distraction(model: str, load: Load) -> Measure:
     return _with_passages("distraction", model, load, of)
 
 
-def _with_passages(name: str, model: str, load: Load, of: Callable[[ScoringReader, Case], float | None]) -> Measure:
+def _unless_over_long(of: Of, reader: ScoringReader, case: Case) -> float | None:
+    """Return a measure of an answer, or None if its passages are longer than the reader's context."""
+    try:
+        return of(reader, case)
+    except ContextOverflowError:
+        return None
+
+
+def _with_passages(name: str, model: str, load: Load, of: Of) -> Measure:
     def measure(cases: Sequence[Case]) -> list[float | None]:
         reader = load(model)
         expect(isinstance(reader, ScoringReader), f"measure {name!r}", "a reader that scores token ids", model)
         assert isinstance(reader, ScoringReader)
-        return [of(reader, case) if case.example.passages else None for case in cases]
+        return [_unless_over_long(of, reader, case) if case.example.passages else None for case in cases]
 
     return measure
