@@ -101,13 +101,17 @@ at::Tensor blocks_unpack(const at::Tensor& packed, int64_t width, int64_t size, 
   const at::Tensor out = at::empty({count, size}, packed.options().dtype(at::kFloat));
   float* const to = out.mutable_data_ptr<float>();
   at::parallel_for(first / kStrip, strips_of(first + count), 1, [&](int64_t begin, int64_t end) {
-    alignas(64) float columns[kRecord * kStrip];
+    alignas(64) float rows[kRecord * kStrip];
     for (int64_t strip = begin; strip < end; ++strip) {
       const int64_t low = std::max(first, strip * kStrip), high = std::min(first + count, (strip + 1) * kStrip);
       for (int64_t k = 0; k < size; k += kRecord) {
-        kernels.unpack_block(blocks, size, strip, k, columns);
+        if (high - low == kStrip) {
+          kernels.unpack_block(blocks, size, strip, k, to + (low - first) * size + k, size);
+          continue;
+        }
+        kernels.unpack_block(blocks, size, strip, k, rows, kRecord);
         for (int64_t row = low; row < high; ++row) {
-          for (int64_t c = 0; c < kRecord; ++c) to[(row - first) * size + k + c] = columns[c * kStrip + row % kStrip];
+          std::memcpy(to + (row - first) * size + k, rows + row % kStrip * kRecord, kRecord * sizeof(float));
         }
       }
     }
@@ -128,11 +132,11 @@ at::Tensor blocks_rows(const at::Tensor& packed, int64_t width, int64_t size, co
   const at::Tensor out = at::empty({ids.numel(), size}, packed.options().dtype(at::kFloat));
   float* const to = out.mutable_data_ptr<float>();
   at::parallel_for(0, ids.numel(), 64, [&](int64_t begin, int64_t end) {
-    alignas(64) float columns[kRecord * kStrip];
+    alignas(64) float rows[kRecord * kStrip];
     for (int64_t i = begin; i < end; ++i) {
       for (int64_t k = 0; k < size; k += kRecord) {
-        kernels.unpack_block(blocks, size, id[i] / kStrip, k, columns);
-        for (int64_t c = 0; c < kRecord; ++c) to[i * size + k + c] = columns[c * kStrip + id[i] % kStrip];
+        kernels.unpack_block(blocks, size, id[i] / kStrip, k, rows, kRecord);
+        std::memcpy(to + i * size + k, rows + id[i] % kStrip * kRecord, kRecord * sizeof(float));
       }
     }
   });

@@ -27,6 +27,8 @@ FR_INLINE vi widen_words(const char* words) {
 FR_INLINE vf widen_halves(const char* halves) {
 #if FR_AVX512
   return (vf)_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(halves)));
+#elif FR_WIDTH == 8
+  return (vf)_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(halves)));
 #else
   const vi bits = widen_words(halves);
   const vi magnitude = (bits & fill(int32_t{0x7fff})) << 13, sign = (bits & fill(int32_t{0x8000})) << 16;
@@ -306,6 +308,12 @@ FR_INLINE bool has_offsets(BlockFormat format) {
   return shape.halves == 2 || shape.supers == 2;
 }
 
-void unpack_block(const Blocks& blocks, int64_t padded_size, int64_t strip, int64_t column, float* out) {
-  unpack_columns<float, 1>(strip_of(blocks, strip), padded_size, column, column + kRecord, {out, 0, nullptr, nullptr});
+void unpack_block(const Blocks& blocks, int64_t padded_size, int64_t strip, int64_t column, float* out, int64_t stride) {
+  alignas(64) float columns[kRecord * kStrip];
+  unpack_columns<float, 1>(strip_of(blocks, strip), padded_size, column, column + kRecord, {columns, 0, nullptr, nullptr});
+  for (int64_t row = 0; row < kStrip; row += 16) {
+    for (int64_t c = 0; c < kRecord; c += 16) {
+      transpose16(columns + c * kStrip + row, kStrip, out + row * stride + c, stride);
+    }
+  }
 }

@@ -37,7 +37,8 @@ bool allow_amx() {
 bool detect(Isa isa) {
   __builtin_cpu_init();
   unsigned a = 0, b = 0, c = 0, d = 0;
-  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+  const bool halves = __get_cpuid(1, &a, &b, &c, &d) && (c >> 29 & 1); // F16C, which older compilers have no name for
+  const bool avx2 = halves && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
   const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
   switch (isa) {

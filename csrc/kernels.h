@@ -251,8 +251,8 @@ struct Kernels {
   // Write a strip of a weight of blocks to where `pack_weight` puts it: null if the operands have scales, or unpacking them
   // takes little beside a product.
   void (*unpack_strip)(const LinearArgs&, int64_t strip, void* packed);
-  // Write the values of 32 rows (a strip) and 32 columns from `column` on: [column][row].
-  void (*unpack_block)(const Blocks&, int64_t padded_size, int64_t strip, int64_t column, float* out);
+  // Write the values of 32 rows (a strip) and 32 columns from `column` on, rows `stride` apart.
+  void (*unpack_block)(const Blocks&, int64_t padded_size, int64_t strip, int64_t column, float* out, int64_t stride);
   // Run the token-wise ops on rows begin to end.
   void (*rms_norm)(const NormArgs&, int64_t begin, int64_t end);
   void (*rotary)(const RotaryArgs&, int64_t begin, int64_t end);

@@ -33,13 +33,12 @@ struct Logits {
 // Copy up to 32 rows of a weight of blocks as operand rows: those of strip `first` / 32 in order, or `ids`.
 template <typename T, int TW>
 FR_INLINE void stage_blocks(const LogprobArgs& a, int64_t first, const int64_t* ids, int64_t count, T* out, int64_t term) {
-  alignas(64) float columns[kRecord * kStrip], row[kRecord];
+  alignas(64) float rows[kRecord * kStrip];
   for (int64_t k = 0; k < a.padded_size; k += kRecord) {
     for (int64_t i = 0; i < count; ++i) {
       const int64_t id = ids != nullptr ? ids[i] : first + i;
-      if (ids != nullptr || i == 0) unpack_block(a.weight_blocks, a.padded_size, id / kStrip, k, columns);
-      for (int64_t c = 0; c < kRecord; ++c) row[c] = columns[c * kStrip + id % kStrip];
-      load_row<T, TW>(row, false, kRecord, kRecord, out + i * a.padded_size + k, term);
+      if (ids != nullptr || i == 0) unpack_block(a.weight_blocks, a.padded_size, id / kStrip, k, rows, kRecord);
+      load_row<T, TW>(rows + id % kStrip * kRecord, false, kRecord, kRecord, out + i * a.padded_size + k, term);
     }
   }
 }

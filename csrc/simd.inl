@@ -290,6 +290,33 @@ FR_INLINE void transpose16(const float* in, int64_t in_stride, float* out, int64
     _mm512_storeu_ps(out + (c + 8) * out_stride, _mm512_shuffle_f32x4(a, b, 0xdd));
     _mm512_storeu_ps(out + (c + 12) * out_stride, _mm512_shuffle_f32x4(d, e, 0xdd));
   }
+#elif FR_WIDTH == 8
+  for (int i = 0; i < 16; i += 8) {
+    for (int j = 0; j < 16; j += 8) {
+      const float* from = in + i * in_stride + j;
+      float* to = out + j * out_stride + i;
+      __m256 r[8], t[8];
+#pragma GCC unroll 8
+      for (int k = 0; k < 8; ++k) r[k] = _mm256_loadu_ps(from + k * in_stride);
+#pragma GCC unroll 4
+      for (int k = 0; k < 8; k += 2) {
+        t[k] = _mm256_unpacklo_ps(r[k], r[k + 1]);
+        t[k + 1] = _mm256_unpackhi_ps(r[k], r[k + 1]);
+      }
+#pragma GCC unroll 2
+      for (int k = 0; k < 8; k += 4) { // r[k + c] holds columns c and c + 4 of rows k..k+3
+        r[k] = _mm256_shuffle_ps(t[k], t[k + 2], 0x44);
+        r[k + 1] = _mm256_shuffle_ps(t[k], t[k + 2], 0xee);
+        r[k + 2] = _mm256_shuffle_ps(t[k + 1], t[k + 3], 0x44);
+        r[k + 3] = _mm256_shuffle_ps(t[k + 1], t[k + 3], 0xee);
+      }
+#pragma GCC unroll 4
+      for (int c = 0; c < 4; ++c) {
+        _mm256_storeu_ps(to + c * out_stride, _mm256_permute2f128_ps(r[c], r[c + 4], 0x20));
+        _mm256_storeu_ps(to + (c + 4) * out_stride, _mm256_permute2f128_ps(r[c], r[c + 4], 0x31));
+      }
+    }
+  }
 #elif FR_NEON
   for (int i = 0; i < 16; i += 4) {
     for (int j = 0; j < 16; j += 4) {

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from fastreader.errors import InputError
+from fastreader.models.machine.arithmetic import ways
 from fastreader.ops import extension
 from fastreader.ops.linear import (
     BlockTensor,
@@ -179,9 +180,8 @@ def test_added_and_gated_products(precision):
     inputs, bias = torch.randn(7, 512) / 100, torch.randn(128)
     layer = prepare(BlockTensor(weight), precision)
     exact_integers = extension.used_instruction_set() in EXACT
-    name = {"int16": "int16 inputs", "float32": "torch", "bf16": "bf16 inputs" if exact_integers else "bf16"}.get(
-        precision, precision
-    )
+    rounded = "bf16 inputs" if exact_integers else "bf16" if "bf16" in ways() else "torch"
+    name = {"int16": "int16 inputs", "float32": "torch", "bf16": rounded}.get(precision, precision)
     exact = linear_reference(inputs, values, bias, name)
     total = torch.ones(7, 128)
     linear_add(total, inputs, layer, bias, precision=precision)
