@@ -10,8 +10,8 @@ from helpers.support import write_data as write
 
 import fastreader as fr
 from fastreader.data import SkippedRows, load_beir, load_passages, load_questions, save_examples
+from fastreader.data.answers import unread_answers
 from fastreader.data.documents import as_passages
-from fastreader.data.rows import unread_answers
 from fastreader.errors import InputError
 
 pd = pytest.importorskip("pandas")
@@ -80,10 +80,19 @@ def test_the_first_key_with_answers_counts_and_others_are_kept(tmp_path):
     save_examples([found], tmp_path / "a.jsonl")
     assert fr.load_examples(tmp_path / "a.jsonl") == [found]
     assert load_questions(write(tmp_path / "q.jsonl", '{"question": "q", "answer": ["a"]}\n'))[0].answers == ["a"]
-    unknown = fr.load_examples([{"question": "q", "ctxs": CTXS, "answer": 2}])[0]
-    assert unknown.answers == [] and unknown.metadata == {"answer": 2}
+    lost = fr.Example("q", [fr.Passage("t")], metadata={"answer": 2})
     with pytest.raises(InputError, match="metadata: expected no key 'answer'"):
-        save_examples([unknown], tmp_path / "b.jsonl")
+        save_examples([lost], tmp_path / "b.jsonl")
+
+
+@pytest.mark.parametrize("value", [2, True, [2], [["a"], 3], {"text": 4}, {"spans": ["a"]}, [{"start": 1}]])
+@pytest.mark.parametrize("key", ["answer", "ground_truths", "possible_answers"])
+def test_answers_that_cannot_be_read_are_an_error(tmp_path, key, value):
+    for row in ({"question": "q", "ctxs": CTXS}, {"question": "q"}):
+        with pytest.raises(InputError, match=rf"path\[0\]: {key}: expected a text, a list of texts, or an object"):
+            fr.load_examples([{**row, key: value}])
+    with pytest.raises(InputError, match=f"line 1: {key}: expected a text, a list of texts, or an object"):
+        load_questions(write(tmp_path / "q.jsonl", json.dumps({"question": "q", key: value})))
 
 
 @EITHER
@@ -224,13 +233,9 @@ def test_other_texts_are_named(tmp_path, name, text, named):
 @pytest.mark.parametrize(
     "row",
     [
-        {"_id": "1", "question": "q", "answer": "a", "context": [["t", ["s"]]]},
-        {"id": "1", "input": "q", "output": [{"answer": "a"}]},
-        {"query": "q", "query_id": 1, "passages": {"passage_text": ["t"]}},
-        {"question": "q", "contexts": ["t"], "ground_truth": "a"},
-        {"question": "q", "docs": [{"text": "t"}]},
-        {"question": "q", "answer": ["a"]},
-        {"question": "q", "golden_answers": ["a"]},
+        {"question": "q"},
+        {"query": "q", "answers": None},
+        {"question": "q", "context": 3},
         {"ctxs": [{"text": "t"}]},
         {"results": []},
         {},
@@ -244,8 +249,8 @@ def test_unknown_formats_are_answered_with_those_that_are_read(row):
 
 
 def test_keys_that_may_hold_right_answers_are_named():
-    rows = [{"question": "q", "ctxs": CTXS, "answer": 2, "gold_label": "B", "topic": 3}]
+    rows = [{"question": "q", "ctxs": CTXS, "gold_answer": 2, "gold_label": "B", "topic": 3}]
     caution = unread_answers(fr.load_examples(rows))
-    assert "not under 'answer', 'gold_label'" in caution and "ground_truth" in caution
+    assert "not under 'gold_answer', 'gold_label'" in caution and "ground_truth" in caution
     assert unread_answers(fr.load_examples([*rows, {"question": "q", "ctxs": CTXS, "answer": "a"}])) == ""
     assert unread_answers(fr.load_examples([{"question": "q", "ctxs": CTXS}])) == ""

@@ -13,8 +13,9 @@ EXAMPLES = tuple(json.dumps(row).encode() for row in ROWS)
 
 
 def make() -> Target:
-    from fastreader.data.read import parse_json
-    from fastreader.data.rows import DocumentRow, check, parse_row
+    from fastreader.data.containers import parse_json
+    from fastreader.data.formats import parse_row
+    from fastreader.data.rows import DocumentRow, check
     from fastreader.eor import Answers
     from fastreader.errors import InputError
 

@@ -87,7 +87,7 @@ def ask(
       fastreader ask -q "Which river is in Cairo?" -p "The Nile is in Cairo." --method sure
     """
     from fastreader.cli.asking import Answer, Asking, answers
-    from fastreader.data.rows import unread_answers
+    from fastreader.data.answers import unread_answers
 
     skip = Skipped(questions.skip_errors)
     check_output(output, questions.file)

@@ -10,7 +10,7 @@ import typer
 from fastreader.cli.options import AdapterOption, Format, spread, standard_input
 from fastreader.cli.voting import VoterArguments, check_right, fit_voter, show
 from fastreader.core.checks import expect, located, require
-from fastreader.data.read import lines, parse_json
+from fastreader.data.containers import lines, parse_json
 
 if TYPE_CHECKING:
     from fastreader.eor import Answers

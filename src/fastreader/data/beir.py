@@ -10,8 +10,9 @@ from pydantic import Field
 
 from fastreader.core.checked import checked
 from fastreader.core.checks import check_int, check_number, expect, located
+from fastreader.data.containers import PathLike, lines
 from fastreader.data.passage_texts import titled
-from fastreader.data.read import PathLike, SkippedRows, iter_rows, lines
+from fastreader.data.read import SkippedRows, iter_rows
 from fastreader.data.rows import AnyText, Id, JsonRow, Text
 from fastreader.data.types import Example, Passage
 from fastreader.errors import InputError

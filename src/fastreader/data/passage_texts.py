@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from fastreader.core.checks import is_int
 
 
@@ -15,6 +17,22 @@ def split_contents(contents: str) -> tuple[str, str]:
     """Return title and text of FlashRAG's `contents`: the first line is the title, and a single line is the text."""
     title, newline, text = contents.partition("\n")
     return (title, text) if newline else ("", title)
+
+
+def split_quoted(text: str) -> tuple[str, str]:
+    """Return title and text of a Wikipedia passage of pyserini, whose first line is the title in double quotes."""
+    first, newline, rest = text.partition("\n")
+    quoted = newline and len(first) > 2 and first[0] == first[-1] == '"'
+    return (first[1:-1], rest) if quoted else ("", text)
+
+
+def joined_sentences(sentences: Sequence[str]) -> str:
+    """Return sentences as one text, with a space between two that have none, as in 2WikiMultihopQA."""
+    text = ""
+    for sentence in sentences:
+        gap = bool(text) and not text[-1].isspace() and bool(sentence) and not sentence[0].isspace()
+        text += " " * gap + sentence
+    return text
 
 
 def titled(title: str | None, text: str) -> tuple[str, str]:

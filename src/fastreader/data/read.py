@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import gzip
 import itertools
-import json
 import os
 import sys
 import warnings
-import zlib
-from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +15,14 @@ import numpy as np
 
 from fastreader.core.checked import checked
 from fastreader.core.checks import check_int, check_list, expect, is_missing, located, require
-from fastreader.data.files import HEAD, MAX_FILE, MAX_LINE, check_readable, container
-from fastreader.data.rows import DocumentRow, Question, RowType, check, describe, parse_row
+from fastreader.data.answers import AnsweredRow, Question, reject_lost_answers
+from fastreader.data.containers import PathLike, file_rows, lines, nested_rows, parse_json
+from fastreader.data.formats import find_format, parse_named, parse_row
+from fastreader.data.formats.columns import as_objects
+from fastreader.data.rows import DocumentRow, RowType, check
 from fastreader.data.types import Example, Passage
 from fastreader.errors import InputError
 
-PathLike = str | os.PathLike[str]
 TABLE = "path"  # the argument that may also hold rows, as messages name it
 
 
@@ -79,12 +78,19 @@ def iter_examples(
       line of ``contents``;
     - rank_llm: ``query{text, qid}`` or a string, ``candidates[{docid, score, doc}]`` with ``doc`` a string
       or ``{title, text | segment | contents | content | body | passage}``;
-    - the output of ``fastreader rerank``, with the relevance as each passage's score.
+    - the output of ``fastreader rerank``, with the relevance as each passage's score;
+    - rows of data sets as they are published: MS MARCO, HotpotQA, 2WikiMultihopQA, MuSiQue, CRAG, FEVER, SQuAD,
+      Natural Questions, TriviaQA, PopQA, KILT, ASQA, ALCE, RGB, RAGTruth, ragas, SuRe's, GenRead's and pyserini's
+      files. docs/data-sets.md lists the fields that are read;
+    - ``question`` or ``query`` with right answers, without passages.
 
     Right answers may also be under ``answer``, ``possible_answers``, ``ground_truth``, ``reference`` and their plurals,
     as a text, a list or TriviaQA's object; the format's own key comes first, ``answer`` last.
 
-    A file has one row per line, or is a JSON list or ``{"data": [...]}``; gzip is detected from the first bytes.
+    A value under a key of answers that is none of these is an error, as the answers would be lost.
+
+    A file has one row per line, is a JSON list, ``{"data": [...]}`` or an object of rows by identifier, or is a table
+    separated by tabs with a header, named .tsv; gzip is detected from the first bytes.
     Unknown keys are kept in `metadata`, identifiers become strings. A passage without text has its title as its text;
     a question may have no passages. An optional key may be null, and NaN is read as null.
 
@@ -109,69 +115,98 @@ def iter_examples(
     if limit == 0:
         return
     if isinstance(path, (str, os.PathLike)):
-        yield from _parsed(_rows(Path(path)), limit, on_error, f"{path}", "an empty file")
+        found = named_examples(file_rows(Path(path)), limit, on_error, f"{path}", "an empty file")
     else:
-        yield from _parsed(rows_of(TABLE, path), limit, on_error, TABLE, "no row")
+        found = named_examples(rows_of(TABLE, path), limit, on_error, TABLE, "no row")
+    yield from (example for _, example in found)
 
 
 def table_examples(name: str, table: Iterable[Any], *, limit: int | None = None) -> list[Example]:
     """Read all examples of a table that is the argument `name`, as `load_examples` reads its `path`."""
-    return list(_parsed(rows_of(name, table), limit, None, name, "no row"))
+    return [example for _, example in named_examples(rows_of(name, table), limit, None, name, "no row")]
 
 
-def _parsed(
+def named_examples(
     rows: Iterable[tuple[str, object]],
     limit: int | None,
     on_error: Callable[[InputError], object] | None,
     name: str,
     nothing: str,
-) -> Iterator[Example]:
+) -> Iterator[tuple[str, Example]]:
+    """Yield the names of the rows' formats and their Examples.
+
+    Args:
+        rows: of `file_rows` or `rows_of`.
+        limit, on_error: as in `iter_examples`.
+        name: name of the rows, for messages.
+        nothing: what there is if there are no rows, for messages.
+    """
     found = 0
     empty = True
-    for place, row in rows:
+    for place, row in _separate(rows):
         empty = False
         try:
+            if isinstance(row, InputError):
+                raise row
             with located(place):
-                example = _example(row)
+                named = ("Example", row) if isinstance(row, Example) else parse_named(row)
         except InputError as error:
             if on_error is None:
                 raise
             on_error(error)
             continue
-        yield example
+        yield named
         found += 1
         if found == limit:
             return
     require(not empty, f"{name}: expected at least one example, got {nothing}")
 
 
-def _example(row: object) -> Example:
-    if isinstance(row, Example):
-        return row
-    return parse_row(parse_json(row) if isinstance(row, bytes) else row)
+def _separate(rows: Iterable[tuple[str, object]]) -> Iterator[tuple[str, object]]:
+    """Yield decoded rows, one for each question, or the InputError of a row that cannot be decoded."""
+    for place, row in rows:
+        try:
+            with located(place):
+                value = parse_json(row) if isinstance(row, bytes) else row
+            yield from nested_rows(place, value)
+        except InputError as error:
+            yield place, error
 
 
 @checked
 def load_questions(path: PathLike, *, limit: int | None = None) -> list[Example]:
-    """Read lines ``{question | query, answers, id}``, without the passages that they may hold.
-
-    Right answers may be under the keys that `iter_examples` reads.
+    """Read questions without the passages that they may hold.
 
     Args:
-        path: JSON lines, plain or gzipped.
+        path: a file of any format that `iter_examples` reads, or rows ``{question | query, answers, id}``, whose right
+            answers may be under the keys that it reads.
         limit: read at most N questions; None reads all.
 
     Returns:
         Examples without passages.
 
     Raises:
-        InputError: if a line is invalid, naming the file and the line; or if the file holds no question.
+        InputError: if a row is invalid, naming the file and the line; or if the file holds no question.
     """
     check_int("limit", limit, optional=True)
-    rows = itertools.islice(iter_rows(path, Question), None if limit is None else min(int(limit), sys.maxsize))
-    found = [Example(row.question, [], row.answers, id=row.id) for _, row in rows]
+    found = list(itertools.islice(_questions(path), None if limit is None else min(int(limit), sys.maxsize)))
     require(bool(found), f"{path}: expected at least one question, got an empty file")
     return found
+
+
+def _questions(path: PathLike) -> Iterator[Example]:
+    for place, row in _separate(file_rows(Path(path))):
+        if isinstance(row, InputError):
+            raise row
+        with located(place):
+            values = row if isinstance(row, dict) else {}
+            known = find_format(values)
+            if known is None or (issubclass(known.model, AnsweredRow) and isinstance(values.get("query", ""), str)):
+                asked = check(Question, row)
+                reject_lost_answers(row, asked.answers)
+                yield Example(asked.question, [], asked.answers, id=asked.id)
+            else:
+                yield replace(parse_row(row), passages=[], candidates=[], metadata={})
 
 
 @checked
@@ -221,119 +256,6 @@ def iter_rows(
         yield place, row
 
 
-def _rows(path: Path) -> Iterator[tuple[str, object]]:
-    """Yield rows with their places: the bytes of a line still to be decoded, or the decoded item of a list."""
-    source = lines(path, MAX_LINE if _named_json_lines(path) else MAX_FILE)
-    head: list[tuple[int, bytes]] = []
-    for numbered in source:
-        head.append(numbered)
-        if numbered[1].strip():
-            break
-    else:
-        return
-    every = itertools.chain(head, source)
-    if _is_json_lines(path, head[-1][1]):
-        yield from ((f"{path}, line {number}", line) for number, line in every if line.strip())
-        return
-    whole = bytearray()
-    for _, line in every:
-        whole += line
-        require(len(whole) <= MAX_FILE, f"{path}: is longer than {MAX_FILE:,} bytes; write JSON lines")
-    with located(str(path)):
-        content = parse_json(whole)
-    items = content.get("data", content) if isinstance(content, dict) else content
-    if isinstance(items, dict):
-        items = [items]
-    if not isinstance(items, list):
-        raise InputError(f"{path}: expected a list of examples, got {describe(items)}")
-    yield from ((f"{path}, item {number}", item) for number, item in enumerate(items, 1))
-
-
-def _is_json_lines(path: Path, first: bytes) -> bool:
-    if _named_json_lines(path):
-        return True
-    try:
-        row = parse_json(first)
-    except InputError:
-        return False
-    return isinstance(row, dict) and not isinstance(row.get("data"), list)
-
-
-def _named_json_lines(path: Path) -> bool:
-    return path.name.lower().removesuffix(".gz").endswith((".jsonl", ".ndjson"))
-
-
-def lines(path: PathLike, limit: int = MAX_LINE) -> Iterator[tuple[int, bytes]]:
-    """Yield the lines of a plain or gzipped file, counted from 1, without a byte order mark.
-
-    Raises:
-        InputError: if the file cannot be read, its gzip data is damaged, or a line is longer than `limit` bytes.
-    """
-    check_readable(path)
-    number = 0
-    try:
-        with Path(path).open("rb") as raw:
-            stream = gzip.GzipFile(fileobj=raw) if raw.peek(2)[:2] == b"\x1f\x8b" else raw
-            kind = container(stream.peek(HEAD)[:HEAD])
-            require(not kind, f"{path}: expected UTF-8 text, plain or gzipped once, got {kind}")
-            for number, line in enumerate(iter(lambda: stream.readline(limit + 1), b""), 1):
-                require(len(line) <= limit, f"{path}, line {number}: is longer than {limit:,} bytes")
-                yield number, line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise InputError(f"{path}: gzip data is truncated or damaged after line {number} ({error})") from None
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror or error}") from error
-    except MemoryError as error:
-        raise InputError(f"{path}, line {number + 1}: does not fit in memory") from error
-
-
-def parse_json(text: bytes | bytearray) -> object:
-    """Decode JSON whose objects have each key once.
-
-    Raises:
-        InputError: naming the place in the text or the repeated key; the caller adds the file.
-    """
-    try:
-        return json.loads(text.decode("utf-8"), object_pairs_hook=_object, parse_constant=_constant)
-    except InputError:
-        raise
-    except UnicodeDecodeError as error:
-        raise InputError(f"expected UTF-8, got byte {text[error.start]:#04x} at offset {error.start}") from None
-    except json.JSONDecodeError as error:
-        place = f"line {error.lineno} column {error.colno}" if b"\n" in text.strip() else f"column {error.colno}"
-        raise InputError(f"broken JSON at {place}: {error.msg}{_looks_like(text.strip(), error.pos)}") from None
-    except (RecursionError, ValueError) as error:
-        raise InputError(f"broken JSON: {error}") from None
-    except MemoryError as error:
-        raise InputError(f"{len(text):,} bytes of JSON do not fit in memory") from error
-
-
-def _constant(name: str) -> float | None:
-    """Return the value of what is no JSON, but written by json.dumps and pandas: NaN is a missing value."""
-    return None if name == "NaN" else float(name)
-
-
-def _looks_like(text: bytes | bytearray, position: int) -> str:
-    """Return what a text that is no JSON may be, for messages."""
-    first = text.split(b"\n", 1)[0].rstrip()
-    if first.endswith((b"[", b"{")) and first == text:
-        return "; a list or an object on several lines belongs into a .json file, JSON lines have one object a line"
-    if first[:1] in b'{["' or position > len(first):
-        return ""
-    kind = "XML or HTML" if first.startswith(b"<") else "TSV" if b"\t" in first else "CSV" if b"," in first else ""
-    read = "; read it with pandas and pass df.to_dict('records')" if kind in ("TSV", "CSV") else ""
-    return f"; this looks like {kind}{read}" if kind else ""
-
-
-def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    """Return a JSON object, and reject a repeated key, of which JSON does not define the value."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        repeated = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
-        raise InputError(f"expected each key once, got {repeated!r} twice in one object")
-    return found
-
-
 _COLUMNS = ("ctxs", "candidates", "retrieval_result")  # lists of objects, which a table may keep as columns
 
 
@@ -372,16 +294,7 @@ def _present(value: Any) -> Any:
     found = {}
     for key, item in value.items():
         if key in _COLUMNS and isinstance(item, Mapping):
-            item = _objects(item)
+            item = as_objects(item)
         if not is_missing(item):
             found[key] = _present(item)
     return found
-
-
-def _objects(columns: Mapping[Any, Any]) -> Any:
-    """Return the objects whose values the columns hold, or the mapping itself if the columns differ in length."""
-    columns = {key: value.tolist() if isinstance(value, np.ndarray) else value for key, value in columns.items()}
-    lengths = {len(column) if isinstance(column, list) else -1 for column in columns.values()}
-    if len(lengths) != 1 or -1 in lengths:
-        return columns
-    return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]

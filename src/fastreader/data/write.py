@@ -12,9 +12,10 @@ import numpy as np
 
 from fastreader.core.checked import checked
 from fastreader.core.checks import check_choice, check_output, expect, require
+from fastreader.data.answers import ANSWER_KEYS
+from fastreader.data.containers import PathLike
 from fastreader.data.files import json_text, replacing
-from fastreader.data.read import PathLike
-from fastreader.data.rows import ANSWER_KEYS, parse_row
+from fastreader.data.formats import parse_row
 from fastreader.data.types import Example, Passage
 from fastreader.errors import InputError
 

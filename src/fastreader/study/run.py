@@ -17,11 +17,11 @@ from fastreader.core.checks import require
 from fastreader.core.progress import track
 from fastreader.data import Example, load_examples
 from fastreader.data.answer_cache import Cache
+from fastreader.data.answers import unread_answers
 from fastreader.data.arguments import keyed
 from fastreader.data.fingerprints import digest
 from fastreader.data.read import table_examples
 from fastreader.data.result_log import ResultLog
-from fastreader.data.rows import unread_answers
 from fastreader.study.cached_reader import Meter
 from fastreader.study.cells import Cell, CellGroup, Elsewhere, Row, cells_of, run_group
 from fastreader.study.config import Study

@@ -12,8 +12,8 @@ from fastreader.core.checks import check_json, require
 from fastreader.core.tree import TreeStats
 from fastreader.data import Example, Passage
 from fastreader.data.fingerprints import digest
+from fastreader.data.formats import parse_row
 from fastreader.data.result_log import ResultLog
-from fastreader.data.rows import parse_row
 from fastreader.errors import FastreaderError
 from fastreader.integrations.ray.actor import Actor, Outcome, ReaderLike, ReaderReference, Work, read_items, stream
 from fastreader.integrations.ray.pool import ActorPool, require_ray
