@@ -15,6 +15,7 @@ from fastreader.cli import (
     attribute,
     calibrate,
     conflicts,
+    convert,
     demo,
     eor,
     info,
@@ -39,6 +40,7 @@ app.command()(demo.demo)
 app.command()(score.score)
 app.command()(rerank.rerank)
 app.command()(arrange.arrange)
+app.command()(convert.convert)
 app.command()(conflicts.conflicts)
 app.command()(attribute.attribute)
 app.command()(moi.moi)

@@ -87,7 +87,7 @@ def iter_examples(
     Right answers may also be under ``answer``, ``possible_answers``, ``ground_truth``, ``reference`` and their plurals,
     as a text, a list or TriviaQA's object; the format's own key comes first, ``answer`` last.
 
-    A value under a key of answers that is none of these is an error, as the answers would be lost.
+    A value under a key of answers in any other form is an error, as the answers would be lost.
 
     A file has one row per line, is a JSON list, ``{"data": [...]}`` or an object of rows by identifier, or is a table
     separated by tabs with a header, named .tsv; gzip is detected from the first bytes.
@@ -111,22 +111,28 @@ def iter_examples(
             names the file and the line or item, counted from 1, or the index in a table. Also if the file cannot be
             opened, there are no rows, or gzip data is truncated, even with `on_error`.
     """
+    yield from (example for _, example in iter_named(path, limit, on_error))
+
+
+def iter_named(
+    path: PathLike | Iterable[Any], limit: int | None, on_error: Callable[[InputError], object] | None
+) -> Iterator[tuple[str, Example]]:
+    """Read as `iter_examples`, and also yield the name of each row's format."""
     check_int("limit", limit, 0, optional=True)
     if limit == 0:
         return
     if isinstance(path, (str, os.PathLike)):
-        found = named_examples(file_rows(Path(path)), limit, on_error, f"{path}", "an empty file")
+        yield from _named(file_rows(Path(path)), limit, on_error, f"{path}", "an empty file")
     else:
-        found = named_examples(rows_of(TABLE, path), limit, on_error, TABLE, "no row")
-    yield from (example for _, example in found)
+        yield from _named(rows_of(TABLE, path), limit, on_error, TABLE, "no row")
 
 
 def table_examples(name: str, table: Iterable[Any], *, limit: int | None = None) -> list[Example]:
     """Read all examples of a table that is the argument `name`, as `load_examples` reads its `path`."""
-    return [example for _, example in named_examples(rows_of(name, table), limit, None, name, "no row")]
+    return [example for _, example in _named(rows_of(name, table), limit, None, name, "no row")]
 
 
-def named_examples(
+def _named(
     rows: Iterable[tuple[str, object]],
     limit: int | None,
     on_error: Callable[[InputError], object] | None,

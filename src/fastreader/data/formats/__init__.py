@@ -7,7 +7,7 @@ a format does not know go to `metadata` under their own names; those one level d
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -70,9 +70,14 @@ FORMATS = (  # the first whose marks a row has is its format
 PLAIN = RowFormat("questions without passages", {}, data_sets.PlainRow)
 _EXPECTED = (
     "question and ctxs (Lost in the Middle, DPR), question and output.retrieval_result (FlashRAG), "
-    "query and candidates (rank_llm), question and results (fastreader rerank), those of a data set "
+    "query and candidates (rank_llm), question and results (fastreader rerank), a data set's own "
     "(MS MARCO, HotpotQA, CRAG, ...), or question and answers without passages"
 )
+
+
+def dropped_keys(names: Collection[str]) -> dict[str, str]:
+    """Return the keys that formats of these names do not keep, and why."""
+    return {key: why for known in FORMATS if known.name in names for key, why in known.dropped.items()}
 
 
 def find_format(row: Mapping[str, Any]) -> RowFormat | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 from pydantic import AliasChoices, BeforeValidator, Field
 
@@ -33,11 +33,6 @@ class _Annotation(JsonRow):
     yes_no_answer: int | str = "NONE"
 
 
-def _annotations(value: object) -> Any:
-    """Return annotations as objects; the form on the hub has them as columns."""
-    return as_objects(value)
-
-
 def _text(place: str, tokens: Sequence[str], span: _Span) -> str:
     inside = 0 <= span.start_token < span.end_token <= len(tokens)
     expect(inside, place, f"tokens from 0 to {len(tokens)}", f"{span.start_token} to {span.end_token}")
@@ -50,7 +45,7 @@ class _PageRow(JsonRow):
         "long_answer_candidates": "places in the page",
     }
 
-    annotations: Annotated[list[_Annotation], BeforeValidator(_annotations)]
+    annotations: Annotated[list[_Annotation], BeforeValidator(as_objects)]
     long_answer_candidates: Annotated[list[_Span], BeforeValidator(as_objects)]
 
     def _example(self, question: str, title: str, tokens: Sequence[str], id: str | None) -> Example:
