@@ -314,3 +314,29 @@ def test_vote_on_rows_in_other_orders(answers, tmp_path):
     turned = [row.select(row.retrievers[::-1]) if i % 2 else row for i, row in enumerate(rows)]
     mixed.write_text("".join(json.dumps(row.to_dict()) + "\n" for row in turned))
     assert run("vote", mixed, "--fit", "-f", "jsonl").stdout == run("vote", file, "--fit", "-f", "jsonl").stdout
+
+
+def test_sources_are_hits_indexes_and_corpora(world, tmp_path):
+    """Use a source of each kind in one run, and compare what an index holds when the run is resumed."""
+    questions = [json.loads(line)["question"] for line in world.questions.read_text().splitlines()]
+    hits = tmp_path / "hits.jsonl"
+    rows = [
+        {"question": q, "answers": ["Nile"], "contexts": [{"docid": "7", "text": '"Hit"\nNile'}]} for q in questions
+    ]
+    hits.write_text("".join(json.dumps(row) + "\n" for row in rows[:2]))
+    corpus, index = passage_file(tmp_path / "wiki.jsonl", WIKI), tmp_path / "index"
+    assert f"indexed {len(WIKI)} passages in {index}" in run("index", corpus, index).stderr
+    assert "exists; --force replaces an index" in run("index", corpus, index, expect=2).stderr
+    assert "expected an index" in run("index", corpus, tmp_path, "--force", expect=2).stderr
+    output = tmp_path / "out.jsonl"
+    kinds = [("--source", f"{name}={path}") for name, path in (("H", hits), ("I", index), ("C", corpus))]
+    sources = [text for pair in kinds for text in pair]
+    arguments = ["eor", world.questions, *world.options[:2], *sources, "--max-new-tokens", 2, "-o", output]
+    run(*arguments, "--keep-documents", "--limit", 3)
+    first, _, third = (Answers.from_dict(row) for row in iter_results(output))
+    held = [[(p.title, p.id) for p in d.passages] for d in first.documents]
+    assert held[0] == [("Hit", "7")] and held[1] == held[2] != []
+    assert "expected hits for the question" in third.documents[0].failure
+    run("index", passage_file(tmp_path / "other.jsonl", WIKI[:2]), index, "--force")
+    refused = run(*arguments, "--keep-documents", "--resume", expect=2).stderr
+    assert f"--source: I: {index} holds other passages than when {output} was started" in refused

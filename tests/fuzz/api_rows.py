@@ -143,6 +143,7 @@ class World:
         self.voter.save(self.path("voter.json"))
         self.path("study.json").write_text(json.dumps(self.study_values()))
         eor.Idf(2, {"a": 1}).save(self.path("idf.json"))
+        eor.build_index(self.passages, self.path("index"))
 
     def path(self, name: str) -> Path:
         """A path in the folder that calls may write to."""
@@ -389,6 +390,7 @@ ROWS: dict[str, Row] = {
         "on_error": None,
     },
     "data.iter_examples": lambda w: {"path": w.path("examples.jsonl"), "limit": 1, "on_error": None},
+    "data.iter_passages": lambda w: {"path": w.path("passages.jsonl")},
     "data.load_beir": lambda w: {
         "corpus": w.path("corpus.jsonl"),
         "queries": w.path("queries.jsonl"),
@@ -400,10 +402,12 @@ ROWS: dict[str, Row] = {
     "data.load_passages": lambda w: {"path": w.path("passages.jsonl")},
     "data.load_qrels": lambda w: {"path": w.path("qrels.tsv")},
     "data.load_questions": lambda w: {"path": w.path("questions.jsonl"), "limit": 1},
+    "data.sample_passages": lambda w: {"path": w.path("passages.jsonl"), "count": 2, "seed": 3},
     "eor.Answers": lambda w: fields_of(w.votes[0]),
     "eor.Answers.from_dict": lambda w: {"values": w.votes[0].to_dict()},
     "eor.Answers.select": lambda w: (w.votes[0], {"retrievers": ["r"]}),
     "eor.BM25": lambda w: {"passages": w.passages, "depth": 2, "language": "english"},
+    "eor.BM25.load": lambda w: {"folder": w.path("index"), "depth": 2},
     "eor.Cosine": lambda w: {"encoder": encode},
     "eor.Dense": lambda w: {"encoder": encode, "passages": w.passages, "depth": 2, "vectors": None},
     "eor.Document": lambda w: {"retriever": "r", "passages": w.passages, "failure": None, "notes": []},
@@ -462,10 +466,17 @@ ROWS: dict[str, Row] = {
         "keep_documents": False,
     },
     "eor.as_source": lambda w: {"found": lambda question: w.passages},
+    "eor.build_index": lambda w: {
+        "corpus": w.passages,
+        "folder": Path(tempfile.mkdtemp(dir=w.folder)) / "index",
+        "language": "english",
+    },
     "eor.correctness": lambda w: {"answers": w.votes, "measure": "em"},
     "eor.is_answer": lambda w: {"text": "Nile"},
     "eor.is_refusal": lambda w: {"text": "Nile"},
+    "eor.PrecomputedHits": lambda w: {"path": [w.example], "depth": 2},
     "eor.load_texts": lambda w: {"found": w.path("texts.json")},
+    "eor.open_source": lambda w: {"path": w.path("passages.jsonl"), "depth": 2},
     "eor.parse": lambda w: {"text": "R@1"},
     "eor.similarity.resolve": lambda w: {"found": "f1", "reader": None},
     "eor.similarity.tensor": lambda w: {

@@ -18,6 +18,7 @@ from fastreader.cli import (
     convert,
     demo,
     eor,
+    index,
     info,
     models,
     moi,
@@ -46,6 +47,7 @@ app.command()(attribute.attribute)
 app.command()(moi.moi)
 app.command()(calibrate.calibrate)
 app.command()(ask.ask)
+app.command()(index.index)
 app.command()(eor.eor)
 app.command()(vote.vote)
 app.command()(study.study)

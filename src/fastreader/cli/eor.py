@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import re
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from fastreader.cli import options
+from fastreader.cli.index import quiet_bm25s
 from fastreader.cli.inputs import Resumed, check_output
 from fastreader.cli.screen import say
 from fastreader.cli.voting import VoterArguments, check_right, fit_voter, show
 from fastreader.core.checks import expect, require
 from fastreader.core.progress import track
-from fastreader.data.fingerprints import file_digest
 from fastreader.data.result_log import ResultLog, iter_results
 from fastreader.errors import InputError
 
@@ -29,7 +29,10 @@ def eor(
     file: Annotated[Path, typer.Argument(help="Lines {question, answers}; passages in it are ignored.")],
     source: Annotated[
         list[str] | None,
-        typer.Option(help="NAME=FILE: a BM25 index over a file of passages; repeat.", show_default=False),
+        typer.Option(
+            help="NAME=FILE: passages or their index, to search by BM25, or questions with hits; repeat.",
+            show_default=False,
+        ),
     ] = None,
     retriever: Annotated[
         list[str] | None,
@@ -71,6 +74,7 @@ def eor(
     """
     from fastreader.data import load_questions
     from fastreader.eor import Answers, Retrievers, answer, load_texts
+    from fastreader.eor.sources import source_digest
     from fastreader.eor.spec import Expressions
 
     check_output(output, file)
@@ -91,7 +95,7 @@ def eor(
     settings: dict[str, Any] = {
         **reader.settings(),
         "retrievers": specs,
-        "sources": {name: file_digest(path) for name, path in files.items()},
+        "sources": {name: source_digest(path) for name, path in files.items()},
         "depth": depth,
         "max_new_tokens": max_new_tokens,
         "texts": words.to_dict(),
@@ -144,7 +148,7 @@ def _files(sources: list[str]) -> dict[str, Path]:
         name, equals, path = text.partition("=")
         expect(bool(equals and name and path), "--source", "NAME=FILE", text)
         require(name not in files, f"--source: {name} came twice")
-        require(Path(path).is_file(), f"--source: {path}: no such file")
+        require(Path(path).exists(), f"--source: {path}: no such file")
         files[name] = Path(path)
     return files
 
@@ -167,11 +171,7 @@ def _check_sources(output: Path, files: dict[str, Path], digests: dict[str, str]
 
 
 def _sources(files: dict[str, Path], depth: int) -> dict[str, Any]:
-    import logging
+    from fastreader.eor import open_source
 
-    from fastreader.eor import BM25
-
-    with suppress(ImportError):  # BM25 names the extra
-        import bm25s  # noqa: F401
-    logging.getLogger("bm25s").setLevel(logging.WARNING)  # importing it sets DEBUG, so this comes after
-    return {name: BM25(path, depth=depth) for name, path in files.items()}
+    quiet_bm25s()
+    return {name: open_source(path, depth=depth) for name, path in files.items()}

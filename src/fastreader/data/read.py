@@ -1,4 +1,4 @@
-"""Read examples, questions or passages from JSON files, plain or gzipped, and examples from tables."""
+"""Read examples or questions from files, plain or gzipped, and examples from tables."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ import numpy as np
 from fastreader.core.checked import checked
 from fastreader.core.checks import check_int, check_list, expect, is_missing, located, require
 from fastreader.data.answers import AnsweredRow, Question, reject_lost_answers
-from fastreader.data.containers import PathLike, file_rows, lines, nested_rows, parse_json
-from fastreader.data.formats import find_format, parse_named, parse_row
+from fastreader.data.containers import PathLike, file_rows, is_tsv, lines, nested_rows, parse_json
+from fastreader.data.formats import PLAIN, find_format, parse_named, parse_row
 from fastreader.data.formats.columns import as_objects
-from fastreader.data.rows import DocumentRow, RowType, check
-from fastreader.data.types import Example, Passage
+from fastreader.data.rows import RowType, check
+from fastreader.data.types import Example
 from fastreader.errors import InputError
 
 TABLE = "path"  # the argument that may also hold rows, as messages name it
@@ -127,6 +127,16 @@ def iter_named(
         yield from _named(rows_of(TABLE, path), limit, on_error, TABLE, "no row")
 
 
+def holds_examples(path: PathLike) -> bool:
+    """Return whether the first row of a file is a question with passages, and not a passage of a corpus."""
+    if is_tsv(Path(path)):
+        return False
+    for _, row in _separate(file_rows(Path(path))):
+        known = find_format(row) if isinstance(row, dict) else None
+        return known is not None and known is not PLAIN
+    return False
+
+
 def table_examples(name: str, table: Iterable[Any], *, limit: int | None = None) -> list[Example]:
     """Read all examples of a table that is the argument `name`, as `load_examples` reads its `path`."""
     return [example for _, example in _named(rows_of(name, table), limit, None, name, "no row")]
@@ -213,25 +223,6 @@ def _questions(path: PathLike) -> Iterator[Example]:
                 yield Example(asked.question, [], asked.answers, id=asked.id)
             else:
                 yield replace(parse_row(row), passages=[], candidates=[], metadata={})
-
-
-@checked
-def load_passages(path: PathLike) -> list[Passage]:
-    """Read passages that belong to no question, one JSON object per line, plain or gzipped.
-
-    Keys: ``text`` (or ``contents``, whose first line is the title if there is no ``title``), ``title``, ``id`` (or
-    ``_id``, ``docid``); others are kept in `metadata`. A passage without text gets its title as its text.
-
-    Raises:
-        InputError: if a line is invalid or has no text, naming the file and the line; or if the file cannot be read or
-            holds no passage.
-    """
-    found = []
-    for place, row in iter_rows(path, DocumentRow):
-        with located(place):
-            found.append(row.passage())
-    require(bool(found), f"{path}: expected at least one passage, got an empty file")
-    return found
 
 
 def iter_rows(

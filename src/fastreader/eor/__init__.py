@@ -8,6 +8,7 @@ inconsistent the retrievers are, and why. Nothing here imports torch until a mod
 from fastreader.eor import measures
 from fastreader.eor.answer import answer, is_answer, is_refusal
 from fastreader.eor.fit import FitReport
+from fastreader.eor.index import build_index
 from fastreader.eor.measures import correctness
 from fastreader.eor.rerank import Cosine, QuestionLikelihood
 from fastreader.eor.run import PAPER, Limits, Retrievers
@@ -22,7 +23,7 @@ from fastreader.eor.similarity import (
     ReaderNli,
     Similarity,
 )
-from fastreader.eor.sources import BM25, Dense, as_source
+from fastreader.eor.sources import BM25, Dense, PrecomputedHits, as_source, open_source
 from fastreader.eor.spec import SpecError, parse
 from fastreader.eor.texts import SHORT, Texts, load_texts
 from fastreader.eor.types import Answers, Document, Retrieval, Vote
@@ -45,6 +46,7 @@ __all__ = [
     "Idf",
     "Limits",
     "NliTexts",
+    "PrecomputedHits",
     "QuestionLikelihood",
     "ReaderNli",
     "Retrieval",
@@ -56,10 +58,12 @@ __all__ = [
     "Voter",
     "answer",
     "as_source",
+    "build_index",
     "correctness",
     "is_answer",
     "is_refusal",
     "load_texts",
     "measures",
+    "open_source",
     "parse",
 ]

@@ -8,8 +8,9 @@ Haystack, recognised by their methods, so that none is imported.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,11 +18,14 @@ import numpy.typing as npt
 
 from fastreader.core.checked import checked
 from fastreader.core.checks import check_int, expect, given, rejecting
-from fastreader.data import load_passages
+from fastreader.data import iter_examples, load_passages
 from fastreader.data.documents import PassageLike, as_passages
+from fastreader.data.fingerprints import file_digest
+from fastreader.data.read import holds_examples
 from fastreader.data.types import Passage, whole_text
+from fastreader.eor.index import bm25s_module, index_about, load_index, words_of
 from fastreader.eor.similarity.loading import encoder_for
-from fastreader.errors import InputError, MissingExtraError
+from fastreader.errors import InputError
 
 if TYPE_CHECKING:
     from fastreader.models.loading.sentence_encoders import Encoder
@@ -40,13 +44,17 @@ class Index:
 
     def __init__(self, passages: Iterable[PassageLike] | str | os.PathLike[str], depth: int) -> None:
         check_int("depth", depth)
+        self.passages: Sequence[Passage]
         self.passages = load_passages(passages) if isinstance(passages, (str, os.PathLike)) else as_passages(passages)
         self.depth = depth
         expect(bool(self.passages), "passages", "at least one to index", self.passages)
 
     def _best(self, scores: npt.NDArray[np.floating]) -> list[Passage]:
         """Return the best passages, largest score first and ties in their order."""
-        best = np.argsort(-scores, kind="stable")[: self.depth]
+        best = np.arange(len(scores))
+        if len(scores) > self.depth:  # of millions, only those that reach the last score are sorted
+            best = np.flatnonzero(scores >= np.partition(scores, -self.depth)[-self.depth])
+        best = best[np.argsort(-scores[best], kind="stable")][: self.depth]
         return [replace(self.passages[i], score=float(scores[i])) for i in best.tolist()]
 
 
@@ -71,30 +79,92 @@ class BM25(Index):
             InputError: if there are no passages, or `depth` < 1.
             MissingExtraError: if `bm25s` is not installed.
         """
-        try:
-            import bm25s
-        except ImportError as error:
-            raise MissingExtraError("bm25s", "bm25") from error
+        bm25s = bm25s_module()
         super().__init__(passages, depth)
         self._language = language
         self._index = bm25s.BM25()
-        with rejecting(f"language: expected one of bm25s, got {language!r}", ValueError):
-            tokens = self._tokens([f"{p.title} {p.text}" for p in self.passages])
-        expect(any(tokens), "passages", "at least one word to index", self.passages)
-        self._index.index(tokens, show_progress=False)
+        words = words_of([f"{p.title} {p.text}" for p in self.passages], language)
+        expect(any(words), "passages", "at least one word to index", self.passages)
+        self._index.index(words, show_progress=False)
+
+    @classmethod
+    def load(cls, folder: str | os.PathLike[str], *, depth: int = 20) -> BM25:
+        """Open an index that `build_index` made, which stays on disk.
+
+        Args:
+            folder: the folder of the index.
+            depth: maximum number of passages to return.
+
+        Raises:
+            InputError: if the folder holds no such index, or `depth` < 1.
+            MissingExtraError: if `bm25s` is not installed.
+        """
+        check_int("depth", depth)
+        found = cls.__new__(cls)
+        found._index, found.passages, found._language = load_index(Path(folder))
+        found.depth = depth
+        return found
 
     def __call__(self, question: str) -> list[Passage]:
         """Return the best passages with a score above 0, largest first and ties in their order."""
-        known = [t for t in self._tokens([question])[0] if t in self._index.vocab_dict]
+        known = [word for word in words_of([question], self._language)[0] if word in self._index.vocab_dict]
         best = self._best(self._index.get_scores(known)) if known else []
         return [passage for passage in best if passage.score and passage.score > 0]
 
-    def _tokens(self, texts: list[str]) -> list[list[str]]:
-        import bm25s
 
-        tokens = bm25s.tokenize(texts, stopwords=self._language or [], return_ids=False, show_progress=False)
-        assert isinstance(tokens, list)
-        return tokens
+@checked
+class PrecomputedHits:
+    """What a retriever has found for a list of questions, looked up by the question.
+
+    Attributes:
+        depth: maximum number of passages to return.
+    """
+
+    def __init__(self, path: Iterable[Any] | str | os.PathLike[str], *, depth: int = 20) -> None:
+        """Keep the first passages of each question.
+
+        Args:
+            path: a file of questions with their passages, best first, or a table of them, in any format that
+                `fastreader.data.iter_examples` reads.
+            depth: maximum number of passages to return.
+
+        Raises:
+            InputError: if a question comes twice with different passages, or `depth` < 1.
+        """
+        check_int("depth", depth)
+        self.depth = depth
+        self._name = os.fspath(path) if isinstance(path, (str, os.PathLike)) else "path"
+        self._hits: dict[str, list[Passage]] = {}
+        for example in iter_examples(path):
+            hits = example.passages[:depth]
+            known = self._hits.setdefault(example.question.strip(), hits)
+            expect(known == hits, self._name, "one list of passages for each question, got another", example.question)
+
+    def __call__(self, question: str) -> list[Passage]:
+        """Return the question's passages.
+
+        Raises:
+            InputError: if the question is not among them.
+        """
+        return given(self._hits.get(question.strip()), f"{self._name}: expected hits for the question {question!r}")
+
+
+@checked
+def open_source(path: str | os.PathLike[str], *, depth: int = 20) -> BM25 | PrecomputedHits:
+    """Return the source that a file or a folder holds.
+
+    Args:
+        path: a folder made by `build_index`; a file of questions with passages, which a retriever has found; or a
+            corpus, which is indexed by BM25 in memory. A file's first row says which.
+        depth: maximum number of passages to return.
+
+    Raises:
+        InputError: if the file or the folder cannot be read.
+        MissingExtraError: if a corpus is to be searched and `bm25s` is not installed.
+    """
+    if Path(path).is_dir():
+        return BM25.load(path, depth=depth)
+    return PrecomputedHits(path, depth=depth) if holds_examples(path) else BM25(path, depth=depth)
 
 
 @checked
@@ -139,6 +209,11 @@ class Dense(Index):
     def __call__(self, question: str) -> list[Passage]:
         """Return the nearest passages, nearest first and ties in their order."""
         return self._best(self.vectors @ self._encode([question])[0])
+
+
+def source_digest(path: str | os.PathLike[str]) -> str:
+    """Return a SHA-256 in hexadecimal digits: of a file, or of the passages of an index."""
+    return str(index_about(Path(path))["digest"]) if Path(path).is_dir() else file_digest(path)
 
 
 @checked

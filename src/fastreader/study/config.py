@@ -67,8 +67,8 @@ class NoiseConfig(_Table):
     """The passages of noise layouts.
 
     Attributes:
-        random: a file of passages to draw from, "others" (passages of the study's other questions) or "words"
-            (random words from the study's passages).
+        random: a file of passages to draw from (of more than 100,000, a sample of 100,000), "others" (passages of the
+            study's other questions) or "words" (random words from the study's passages).
         hard_count: number of hard distractors per question; 0 for as many as the largest layout needs.
         max_new_tokens: at most this many tokens of a reply.
         attention: also record the attention of the answers' tokens for this many questions (the attention heat map).
@@ -89,7 +89,7 @@ class EorConfig(_Table):
 
     Attributes:
         retrievers: specifications; the source "R" returns the question's own passages. None for a default ensemble.
-        sources: further sources by name, each a file of passages searched by BM25.
+        sources: further sources by name: a corpus or an index to search by BM25, or hits (`eor.open_source`).
         depth: at most this many passages from a source.
         similarities: of the voters, unless a method names its own.
         texts: of the prompts, unless a method has its own: "default", "short" (with examples of short answers, for

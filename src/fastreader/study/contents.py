@@ -9,7 +9,8 @@ from typing import Any
 
 from fastreader.core.checks import require
 from fastreader.data import Example
-from fastreader.data.fingerprints import digest, file_digest, model_digest
+from fastreader.data.fingerprints import digest, model_digest
+from fastreader.eor.sources import source_digest
 from fastreader.moi.calibration.store import at_hand
 from fastreader.study.config import Study
 from fastreader.study.methods.reading import template_of
@@ -57,7 +58,7 @@ def contents(study: Study) -> Found:
     """Return a digest of each of `named_files`."""
     models, readers = _named_models(study), {f"reader {name}" for name in study.readers}
     digests = {key: model_digest(path, below=key not in readers) for key, path in models.items()}
-    return {key: digests[key] if key in digests else file_digest(file) for key, file in named_files(study).items()}
+    return {key: digests[key] if key in digests else source_digest(file) for key, file in named_files(study).items()}
 
 
 def check_contents(

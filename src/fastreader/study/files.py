@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -36,13 +37,13 @@ def absolute(values: Mapping[str, Any], folder: Path) -> dict[str, Any]:
         InputError: if a file other than `data` does not exist, or a file of prompt texts is invalid.
     """
 
-    def found(name: str, value: Any) -> Any:
+    def found(name: str, value: Any, exists: Callable[[Path], bool] = Path.is_file) -> Any:
         if not isinstance(value, str):
             return value
         # Python raises these for a path that is too long or has a character that no path may have.
         with rejecting(f"{name}: expected a path, got {shown(value)}", OSError, ValueError):
             path = (folder / value).resolve()
-            there = path.is_file()
+            there = exists(path)
         require(name == "data" or there, f"{name}: {path}: no such file")
         return str(path)
 
@@ -66,7 +67,8 @@ def absolute(values: Mapping[str, Any], folder: Path) -> dict[str, Any]:
         return read_object(folder / found(name, value), (".toml", ".json")) if isinstance(value, str) else value
 
     def sources(name: str, value: Any) -> Any:
-        return _changed(name, value, dict.fromkeys(value, found) if isinstance(value, dict) else {})
+        here = functools.partial(found, exists=Path.exists)  # the index of a corpus is a folder
+        return _changed(name, value, dict.fromkeys(value, here) if isinstance(value, dict) else {})
 
     def methods(name: str, value: Any) -> Any:
         if not isinstance(value, (list, tuple)):

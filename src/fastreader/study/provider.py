@@ -7,13 +7,15 @@ import math
 from collections.abc import Sequence
 
 from fastreader.core.lazy import cached_property
-from fastreader.data import Example, Passage, load_passages
+from fastreader.data import Example, Passage, iter_passages, sample_passages
 from fastreader.data.fingerprints import file_stamp
+from fastreader.noise.labels import same_text
 from fastreader.noise.layouts import FILL, Layout, LayoutSpec, StillFits, layout
 from fastreader.noise.materials import Materials, by_title, gather
 from fastreader.noise.prompt import ContextBudget
 from fastreader.noise.sources import DistractorPool, Exhausted, RandomSource, RandomWords
 
+_POOL = 100_000  # passages of a file that random ones are drawn from; of a longer file, a sample of this length
 _FILL_FIRST = 32  # random passages drawn for a layout that fills the context, doubled while all of them fit
 _KEPT = 64  # questions whose materials are kept; layouts of a group of questions come one after the other
 
@@ -67,7 +69,7 @@ class PassageProvider:
     def _passages(self) -> list[Passage]:
         """The pool of passages to draw from."""
         if self._source not in ("others", "words"):
-            return _file(self._source, file_stamp(self._source))
+            return _sample(self._source, self._seed, file_stamp(self._source))
         return list({(p.title, p.text): p for e in self.everything for p in e.passages}.values())
 
     @cached_property
@@ -78,7 +80,12 @@ class PassageProvider:
 
     @cached_property
     def _titles(self) -> dict[str, list[Passage]]:
-        return by_title(self._passages) if self._hard else {}
+        if not self._hard:
+            return {}
+        if self._source in ("others", "words"):
+            return by_title(self._passages)
+        wanted = {same_text(p)[0] for example in self.everything for p in example.passages if p.is_gold}
+        return by_title(p for p in iter_passages(self._source) if same_text(p)[0] in wanted)
 
     @cached_property
     def _others(self) -> list[Example]:
@@ -120,5 +127,5 @@ def provider_of(everything: Sequence[Example], source: str, seed: int, hard_coun
 
 
 @functools.lru_cache(maxsize=2)
-def _file(name: str, stamp: tuple[int, int]) -> list[Passage]:
-    return load_passages(name)
+def _sample(name: str, seed: int, stamp: tuple[int, int]) -> list[Passage]:
+    return sample_passages(name, _POOL, seed=seed)

@@ -15,7 +15,7 @@ from fastreader.data.fingerprints import file_stamp
 from fastreader.eor.answer import answer
 from fastreader.eor.run import Retrievers
 from fastreader.eor.similarity.loading import check_names
-from fastreader.eor.sources import BM25
+from fastreader.eor.sources import SourceFunction, open_source
 from fastreader.eor.texts import Texts, load_texts
 from fastreader.eor.types import Answers
 from fastreader.eor.voter import Voter
@@ -37,7 +37,7 @@ class EorMethod(StudyMethod):
 
     Attributes:
         retrievers: specifications.
-        sources: files by name.
+        sources: corpora, indexes or hits by name, as `open_source` takes them.
         depth: at most this many passages from a source.
         voter: arguments of `Voter`.
         texts: of the prompts.
@@ -110,14 +110,14 @@ class EorMethod(StudyMethod):
             )
         sources = {
             OWN: own.__getitem__,
-            **{name: _bm25(file, self.depth, file_stamp(file)) for name, file in self.sources},
+            **{name: _source(file, self.depth, file_stamp(file)) for name, file in self.sources},
         }
         return Retrievers(self.retrievers, sources, reader=batch.reader, texts=self.texts)
 
 
 @functools.lru_cache(maxsize=8)
-def _bm25(file: str, depth: int, stamp: tuple[int, int]) -> BM25:
-    return BM25(file, depth=depth)
+def _source(file: str, depth: int, stamp: tuple[int, int]) -> SourceFunction:
+    return open_source(file, depth=depth)
 
 
 def answers_of(row: dict[str, Any], example: Example) -> Answers:
