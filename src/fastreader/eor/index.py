@@ -12,7 +12,7 @@ import itertools
 import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, BinaryIO, overload
 
@@ -31,6 +31,7 @@ VERSION = 1
 _ABOUT, _PASSAGES, _PLACES = "fastreader.json", "passages.jsonl", "places.npy"
 _BATCH = 20_000  # passages whose words are counted together
 _PAIRS = 4_000_000  # pairs of a word and a passage that are sorted together, about 150 MB
+_FIELDS = tuple(field.name for field in fields(Passage))
 _PAIR = np.dtype([("word", np.int32), ("passage", np.int32), ("count", np.float32)])
 
 
@@ -152,7 +153,8 @@ def _build(passages: Iterator[Passage], folder: Path, language: str) -> None:
 
 
 def _row(passage: Passage) -> dict[str, Any]:
-    return {key: value for key, value in asdict(passage).items() if key == "text" or value not in (None, "", {})}
+    values = ((field, getattr(passage, field)) for field in _FIELDS)  # `asdict` copies them, at three times the time
+    return {key: value for key, value in values if key == "text" or value not in (None, "", {})}
 
 
 def _count(words: list[list[str]], start: int, vocabulary: dict[str, int]) -> npt.NDArray[Any]:
