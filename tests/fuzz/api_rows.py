@@ -29,6 +29,7 @@ from fastreader.moi import baselines, distill
 from fastreader.reader.programs.readers import Readers
 from fastreader.reader.relevance_head import RelevanceHead
 from fastreader.study import RunFolder, Study
+from fastreader.study.dry_reader import DryReader
 from fastreader.sure import variants
 from fastreader.sure.task import Task
 
@@ -156,6 +157,10 @@ class World:
             tiny_llama().save_pretrained(folder)
             byte_tokenizer(chat=True).save_pretrained(folder)
         return folder
+
+    def dry_reader(self, name: str) -> DryReader:
+        """A reader without weights."""
+        return DryReader(self.reader.encoder, {"name": name})
 
     def asked(self) -> dict[str, Any]:
         """A reader, a question and its passages."""
@@ -896,6 +901,7 @@ ROWS: dict[str, Row] = {
     "study.Study.load": lambda w: {"path": w.path("study.json"), "limit": 1},
     "study.Study.of": lambda w: {"values": w.study_values(), "where": "study", "folder": w.folder},
     "study.Study.stored": lambda w: {"values": w.study.to_dict(), "where": "study"},
+    "study.dry_run": lambda w: {"study": w.study, "load": w.dry_reader, "questions": [w.example]},
     "study.run_study": lambda w: {
         "study": w.study,
         "folder": w.fresh_folder(),

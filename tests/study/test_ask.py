@@ -11,8 +11,8 @@ import fastreader as fr
 from fastreader import moi
 from fastreader.cli.asking import Asking, answers
 from fastreader.errors import InputError
+from fastreader.study.cells import questions_of
 from fastreader.study.registry import names
-from fastreader.study.run import questions_of
 from studies import data, rows_of, run, study_of
 
 PLAIN = [

@@ -112,7 +112,7 @@ def test_a_new_or_changed_calibration_is_another_study(tmp_path, tiny_reader, mo
 
 def test_base_has_the_prompt_of_mois_reading(tmp_path, tiny_reader):
     from fastreader.scoring.reading import read
-    from fastreader.study.run import questions_of
+    from fastreader.study.cells import questions_of
 
     study = study_of(tmp_path, ["base"], count=2, max_new_tokens=5)
     run(study, tmp_path / "run", tiny_reader)

@@ -14,10 +14,10 @@ from fastreader.core.protocol import Generation, Results
 from fastreader.core.tree import TreeStats
 from fastreader.reader.reader import Reader
 from fastreader.study import RunFolder, Study, run_study
+from fastreader.study.cells import questions_of
 from fastreader.study.config import MethodConfig
 from fastreader.study.method import Batch, NotApplicable
 from fastreader.study.registry import make
-from fastreader.study.run import questions_of
 from studies import rows_of, run, study_of, write
 
 

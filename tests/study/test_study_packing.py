@@ -3,7 +3,7 @@
 import pytest
 
 from fastreader.moi.reorder.rerank import rerank
-from fastreader.study.run import questions_of
+from fastreader.study.cells import questions_of
 from studies import rows_of, run, study_of
 
 

@@ -73,6 +73,7 @@ def ask(
         typer.Option(help="If a prompt is too long: error (default); SuRe: drop_passages; MoI: truncate."),
     ] = None,
     sure: SureArguments,
+    dry_run: options.DryRunOption = False,
     output: options.OutputArguments,
     reader: options.ReaderArguments,
 ) -> None:
@@ -84,9 +85,11 @@ def ask(
 
       fastreader ask questions.jsonl --method sure --explain --limit 1
 
+      fastreader ask questions.jsonl --method sure --dry-run
+
       fastreader ask -q "Which river is in Cairo?" -p "The Nile is in Cairo." --method sure
     """
-    from fastreader.cli.asking import Answer, Asking, answers
+    from fastreader.cli.asking import Answer, Asking, answers, dry
     from fastreader.data.answers import unread_answers
 
     skip = Skipped(questions.skip_errors)
@@ -100,6 +103,17 @@ def ask(
     first = list(islice(examples, 1))
     if unread := unread_answers(first):
         say(f"note: {unread}")
+    if dry_run:
+        from fastreader.cli.tables.dry_run import dry_table
+
+        tokenizer = reader.load_dry()
+        cost = dry(tokenizer, chain(first, examples), lambda: Asking.of(method, flags), batch_size)
+        if cost.problem:
+            say(f"note: {cost.failed + cost.left_out} questions without an answer: {cost.problem}")
+        Screen(width=None if Screen().is_terminal else _WIDTH).print(
+            dry_table([cost], {tokenizer.name: tokenizer.speed})
+        )
+        return
     loaded = reader.load()
     done = 0
     shown: options.Format | None = output.format or options.Format.table

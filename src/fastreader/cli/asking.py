@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Group, RenderableType
 
@@ -33,15 +33,19 @@ from fastreader.reader.programs.requests import Program
 from fastreader.reader.programs.scheduler import ProgramOutcome, run
 from fastreader.statistics.measures.answers import contained
 from fastreader.study.cached_reader import CachedReader
-from fastreader.study.cells import direct_cost
+from fastreader.study.cells import Cell, direct_cost
 from fastreader.study.config import MethodConfig, Study
 from fastreader.study.contents import calibrations, example_digest
+from fastreader.study.dry_run import DryCost, DryModels, dry_costs
 from fastreader.study.method import Answered, Batch, NotApplicable, StudyMethod
 from fastreader.study.methods.moi import MoiMethod
 from fastreader.study.methods.reading import template_of
 from fastreader.study.methods.sure import SureMethod
 from fastreader.study.registry import FAMILIES, family_of, make, names
 from fastreader.sure.types import MethodResult, Result, result_from_dict
+
+if TYPE_CHECKING:
+    from fastreader.study.dry_reader import DryReader
 
 _FLAGS = {"k": "num-candidates", "weights": "passage-weights"}  # of options whose flag has another name
 OnError = Callable[[Example, FastreaderError], object]
@@ -220,13 +224,37 @@ def answers(
         cache.unlink()
 
 
+def dry(reader: DryReader, questions: Iterable[Example], make: Callable[[], Asking], batch_size: int) -> DryCost:
+    """Return what the answers would cost, without loading weights.
+
+    Args:
+        reader: with the tokenizer.
+        questions: all of them.
+        make: makes the method, each time a new one, since MoI keeps what it has scored.
+        batch_size: see `answers`.
+    """
+    asking = make()
+    examples = _read_by(asking, list(keyed(questions)))
+    models = DryModels(lambda name: reader)
+
+    def cells() -> list[Cell]:
+        made = make()
+        return [Cell(made.config.model_copy(update={"name": made.name}), made.method, 0)]
+
+    return dry_costs(models, reader.name, examples, cells, batch_size=batch_size)[0]
+
+
+def _read_by(asking: Asking, examples: list[Example]) -> list[Example]:
+    """Return the examples with the passages that the method reads: MoI lists those that it does not read."""
+    cut = asking.first is not None and not asking.config.method.startswith("moi")
+    return [replace(e, passages=e.passages[: asking.first]) for e in examples] if cut else examples
+
+
 def _run(
     reader: CachedReader, asking: Asking, examples: list[Example], everything: list[Example]
 ) -> list[Answer | FastreaderError]:
     """Answer a group of questions together."""
-    # MoI lists the passages that it does not read; any other method gets only those that it reads.
-    cut = asking.first is not None and not asking.config.method.startswith("moi")
-    read = [replace(e, passages=e.passages[: asking.first]) for e in examples] if cut else examples
+    read = _read_by(asking, examples)
     programs = asking.method.programs(Batch(reader, read, 0, everything, _no_model))
     readers = Readers(reader)
     outcomes = run([(_checked(e, program), readers) for e, program in zip(read, programs, strict=True)])

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from contextlib import ExitStack
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,7 +14,7 @@ import typer
 from fastreader.cli import options
 from fastreader.cli.index import quiet_bm25s
 from fastreader.cli.inputs import Resumed, check_output
-from fastreader.cli.screen import say
+from fastreader.cli.screen import Screen, say
 from fastreader.cli.voting import VoterArguments, check_right, fit_voter, show
 from fastreader.core.checks import expect, require
 from fastreader.core.progress import track
@@ -20,7 +22,10 @@ from fastreader.data.result_log import ResultLog, iter_results
 from fastreader.errors import InputError
 
 if TYPE_CHECKING:
-    from fastreader.eor import Answers
+    from fastreader.data import Example
+    from fastreader.eor import Answers, Retrievers
+    from fastreader.study.cached_reader import CachedReader
+    from fastreader.study.dry_reader import DryReader
 
 
 @options.spread
@@ -58,6 +63,7 @@ def eor(
     ] = False,
     limit: options.LimitOption = None,
     batch_size: options.BatchSizeOption = 8,
+    dry_run: options.DryRunOption = False,
     output: options.OutputArguments,
     reader: options.ReaderArguments,
 ) -> None:
@@ -69,6 +75,8 @@ def eor(
     Examples:
 
       fastreader eor questions.jsonl --source SE=web.jsonl --source Wiki=wiki.jsonl -r Wiki@10 -r "SE@2&Wiki@5" -r PK
+
+      fastreader eor questions.jsonl --source Wiki=wiki.jsonl -r Wiki@10 -r PK --dry-run
 
       fastreader eor train.jsonl --source Wiki=wiki.jsonl -o answers.jsonl --resume --fit --save voter.json
     """
@@ -92,6 +100,24 @@ def eor(
     expect(len(specs) >= 2, "--retriever", "at least 2 to vote", ", ".join(specs))
     Expressions(specs, files, reader=True)
     voting.check_retrievers(specs)
+
+    def run(retrievers: Retrievers, reader: Any, examples: list[Example]) -> list[Answers]:
+        retrieved = retrievers.retrieve(examples)
+        return answer(reader, retrieved, texts=words, max_new_tokens=max_new_tokens, keep_documents=keep_documents)
+
+    def groups(examples: list[Example]) -> list[list[Example]]:
+        return [examples[start : start + batch_size] for start in range(0, len(examples), batch_size)]
+
+    if dry_run:
+        sources = _sources(files, depth)
+
+        def dry(each: Any) -> None:
+            retrievers = Retrievers(specs, sources, reader=each, texts=words)
+            for part in groups(examples):
+                run(retrievers, each, part)
+
+        _dry_run(reader.load_dry(), dry, len(examples))
+        return
     settings: dict[str, Any] = {
         **reader.settings(),
         "retrievers": specs,
@@ -122,12 +148,8 @@ def eor(
         todo = list(kept.left(iter(examples), answers=True))
         found: list[Answers] = []
         with track("answering", len(todo), "questions", output.progress) as advance:
-            for start in range(0, len(todo), batch_size):
-                part = todo[start : start + batch_size]
-                retrieved = retrievers.retrieve(part)
-                rows = answer(
-                    loaded, retrieved, texts=words, max_new_tokens=max_new_tokens, keep_documents=keep_documents
-                )
+            for part in groups(todo):
+                rows = run(retrievers, loaded, part)
                 for row, vote in zip(rows, fitted.vote(rows), strict=True):
                     kept.append(row.id, {**row.to_dict(), "vote": vote.to_dict()})
                 found += rows
@@ -140,6 +162,16 @@ def eor(
         fit_voter(fitted, found, voting)
     if path is None:
         show(list(zip(found, fitted.vote(found), strict=True)), output.format or options.Format.table)
+
+
+def _dry_run(reader: DryReader, run: Callable[[CachedReader], None], questions: int) -> None:
+    """Print what a run over all questions would cost."""
+    from fastreader.cli.tables.dry_run import dry_table
+    from fastreader.study.dry_run import dry_call
+
+    cost = replace(dry_call(reader, run), method="eor", answers=questions)
+    Screen().print(dry_table([cost], {reader.name: reader.speed}))
+    say("not counted: replies written again because they began with an empty line, and votes by a model")
 
 
 def _files(sources: list[str]) -> dict[str, Path]:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from fastreader.integrations.ray import ActorPool
     from fastreader.reader.prompts.template import Template
     from fastreader.reader.reader import Reader
+    from fastreader.study.dry_reader import DryReader
 
 
 def spread(command: Callable[..., None]) -> Callable[..., None]:
@@ -116,6 +117,10 @@ BatchSizeOption = Annotated[int, typer.Option(help="Number of questions processe
 CostOption = Annotated[
     bool, typer.Option("--cost", help="Print the tokens it would take (with --resume, what is left), without running.")
 ]
+DryRunOption = Annotated[
+    bool,
+    typer.Option("--dry-run", help="Print the prompts and tokens that each method would take; no weights are loaded."),
+]
 FormatOption = Annotated[Format | None, typer.Option("--format", "-f", help="Output format.", show_default="table")]
 ProgressOption = Annotated[
     bool | None,
@@ -163,6 +168,12 @@ class ReaderArguments:
             from fastreader.reader.reader import Reader
 
             return Reader.load(self.model, **self.loading)
+
+    def load_dry(self) -> DryReader:
+        """Load the reader's tokenizer and config alone."""
+        from fastreader.study.dry_reader import DryReader
+
+        return DryReader.load(self.model, **self.loading)
 
     def settings(self) -> dict[str, str]:
         """Return the settings that identify the model and its adapter, without loading them."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
 from fastreader.cli.options import (
     CacheOption,
+    DryRunOption,
     LimitOption,
     MaxBatchTokensOption,
     ProgressOption,
@@ -19,6 +20,9 @@ from fastreader.cli.options import (
 )
 from fastreader.cli.screen import Screen, say
 from fastreader.core.checks import given, require
+
+if TYPE_CHECKING:
+    from fastreader.study import Study
 
 
 @dataclass(frozen=True)
@@ -47,7 +51,10 @@ class PlanArguments:
         typer.Option("--seed", help="Seed of methods that draw at random; repeat.", show_default=False),
     ] = None
     metric: Annotated[
-        str | None, typer.Option(help="Metric that methods are compared by: em, f1 or contained.", show_default=False)
+        str | None,
+        typer.Option(
+            help="Metric that methods are compared by: em, f1, contained, words or rouge_l.", show_default=False
+        ),
     ] = None
     measures: Annotated[
         list[str] | None,
@@ -120,6 +127,7 @@ def study(
         Path | None, typer.Option("--output", "-o", help="Folder of the run.", show_default=False)
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --output.")] = False,
+    dry: DryRunOption = False,
     list_methods: Annotated[bool, typer.Option("--list", help="Print all methods and stop.")] = False,
     plan: PlanArguments,
     running: RunningArguments,
@@ -135,6 +143,8 @@ def study(
 
       fastreader study --data questions.jsonl --method base --method moi --method sure -o runs/second
 
+      fastreader study examples/study.toml --dry-run
+
       fastreader report runs/second -o report.html
     """
     from fastreader.study import Study, run_study
@@ -145,7 +155,7 @@ def study(
             family, _, variant = name.partition(":")
             typer.echo(f"{name}\t{FAMILIES[family].variants[variant]}")
         return
-    folder = given(output, "--output: expected the run's folder")
+    folder = Path() if dry else given(output, "--output: expected the run's folder")
     use_cache(cache_dir)
     pool = actors.pool()
     flags = plan.values() | asdict(running)
@@ -159,6 +169,9 @@ def study(
         values = {key: value for key, value in flags.items() if value is not None}
         chosen = Study.of(values, "the flags")  # paths in it from the working directory
         check(chosen, "the flags")
+    if dry:
+        _dry_run(chosen)
+        return
     if pool is None:
         done = run_study(chosen, folder, resume=resume, progress=progress)
     else:
@@ -179,3 +192,18 @@ def study(
     if done.failed:
         say(f"{done.failed} failed; their rows hold the error")
         raise typer.Exit(3)
+
+
+def _dry_run(study: Study) -> None:
+    """Print what a study would cost, and what is wrong with methods that would answer no question."""
+    from fastreader.cli.tables.dry_run import dry_table
+    from fastreader.study.dry_run import dry_models, dry_run
+
+    models = dry_models(study)
+    costs = dry_run(study, load=models.reader)
+    for cost in costs:
+        if cost.useless:
+            say(f"note: {cost.warning}")
+    Screen().print(dry_table(costs, {name: models.reader(name).speed for name in study.readers}))
+    if study.measures or study.conflicts or study.noise.attention:
+        say("not counted: measures by a model, conflicts and attention, which come after the answers")

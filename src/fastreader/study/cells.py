@@ -1,14 +1,18 @@
-"""Cells of a study, each one method under one seed, and the rows and costs of groups of questions."""
+"""A study's questions, its cells, each one method under one seed, and the rows and costs of groups of questions."""
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
-from fastreader.data import Example
+from fastreader.core.checks import require
+from fastreader.data import Example, load_examples
+from fastreader.data.arguments import keyed
+from fastreader.data.read import table_examples
 from fastreader.errors import FastreaderError
 from fastreader.reader.programs.readers import Readers
 from fastreader.reader.programs.requests import Program, StageCost, request_cost
@@ -62,6 +66,25 @@ def direct_cost(answered: Answered, seconds: float = 0.0) -> StageCost:
 
 Row = tuple[str, str, dict[str, Any]]  # its key, the digest of what it is made from, and its values
 _METRICS = {"em": exact_match, "f1": f1, "contained": contained}
+
+
+def questions_of(study: Study, rows: Iterable[Any] | None = None) -> list[Example]:
+    """Return the study's questions, each with its own id and its first N passages.
+
+    Args:
+        study: the study.
+        rows: read instead of the study's file; None reads the file.
+
+    Raises:
+        InputError: if there is no such file, or there are no questions.
+    """
+    if rows is None:
+        require(Path(study.data).is_file(), f"study: data: {study.data}: no such file")
+        found = load_examples(study.data, limit=study.limit)
+    else:
+        found = table_examples("questions", rows, limit=study.limit)
+    examples = keyed(found)
+    return [replace(e, passages=list(e.passages[: study.passages])) for e in examples]
 
 
 @dataclass(frozen=True)

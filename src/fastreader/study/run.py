@@ -8,24 +8,23 @@ import os
 import warnings
 from collections.abc import Iterable, Mapping, Sequence, Set
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from fastreader.core.checked import checked, checked_methods
-from fastreader.core.checks import require
 from fastreader.core.progress import track
-from fastreader.data import Example, load_examples
+from fastreader.data import Example
 from fastreader.data.answer_cache import Cache
 from fastreader.data.answers import unread_answers
-from fastreader.data.arguments import keyed
 from fastreader.data.fingerprints import digest
-from fastreader.data.read import table_examples
 from fastreader.data.result_log import ResultLog
+from fastreader.errors import FastreaderError
 from fastreader.study.cached_reader import Meter
-from fastreader.study.cells import Cell, CellGroup, Elsewhere, Row, cells_of, run_group
+from fastreader.study.cells import Cell, CellGroup, Elsewhere, Row, cells_of, questions_of, run_group
 from fastreader.study.config import Study
 from fastreader.study.contents import require_same_study
+from fastreader.study.dry_run import dry_models, failing
 from fastreader.study.extras import fit_voters, write_attention, write_conflicts, write_measures
 from fastreader.study.folder import CACHE, COSTS, RESULTS, RunFolder
 from fastreader.study.measures.case import Load
@@ -134,6 +133,8 @@ def run_study(
                 if missing and elsewhere is not None:
                     away.append(CellGroup([str(example.id) for example in group], missing))
                 elif missing:
+                    if load is None and name not in models.opened:
+                        _warn_of_failing(study, name, examples, cells)
                     run_group(own(), name, group, cells, examples, models.open, missing=set(missing), write=write)
                     _add_costs(run, {opened: reader.take() for opened, reader in models.opened.items()})
             if away and elsewhere is not None:
@@ -159,6 +160,17 @@ def run_study(
     return Finished(run.path, len(rows), fresh, failures, left_out, over_long)
 
 
+def _warn_of_failing(study: Study, name: str, examples: list[Example], cells: list[Cell]) -> None:
+    """Warn of methods that answer no question, before the reader's weights are read."""
+    models = dry_models(study)
+    try:
+        models.reader(name)
+    except FastreaderError:  # loading the weights, which comes next, meets it again
+        return
+    for cost in failing(models, name, examples, cells, batch_size=study.batch_size):
+        warnings.warn(cost.warning, stacklevel=4)
+
+
 def _missing(log: ResultLog, failed: Set[str], name: str, cells: Sequence[Cell], group: Sequence[Example]) -> list[str]:
     """Return the keys of a reader's rows that do not exist or failed, and check the rows that exist."""
     rows = ((cell.key(example, name), cell, example) for cell in cells for example in group)
@@ -172,25 +184,6 @@ def _check_questions(run: RunFolder, log: ResultLog, examples: Sequence[Example]
         question = json.loads(key)[0]
         lost = f"the question {question!r}, which this study does not have (questions may be added, not removed)"
         require_same_study(question in known, run.path, f"it has results of {lost}")
-
-
-def questions_of(study: Study, rows: Iterable[Any] | None = None) -> list[Example]:
-    """Return the study's questions, each with its own id and its first N passages.
-
-    Args:
-        study: the study.
-        rows: read instead of the study's file; None reads the file.
-
-    Raises:
-        InputError: if there is no such file, or there are no questions.
-    """
-    if rows is None:
-        require(Path(study.data).is_file(), f"study: data: {study.data}: no such file")
-        found = load_examples(study.data, limit=study.limit)
-    else:
-        found = table_examples("questions", rows, limit=study.limit)
-    examples = keyed(found)
-    return [replace(e, passages=list(e.passages[: study.passages])) for e in examples]
 
 
 def _add_costs(run: RunFolder, meters: Mapping[str, Meter]) -> None:

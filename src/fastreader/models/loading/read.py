@@ -75,6 +75,23 @@ def read(found: Found, decision: Decision) -> Contents:
     return Contents(whole, text, tokenizer, scheme_of(reranker_files(found), found.config, head, tokenizer))
 
 
+def read_without_weights(found: Found) -> tuple[Any, RelevanceScheme | None]:
+    """Return the tokenizer of a model in files, and how it scores a query with a document.
+
+    The scheme is None if the model is no reranker; its `weight` is on the meta device.
+
+    Raises:
+        ModelFileError, UnsupportedModelError: as `read`.
+    """
+    tokenizer = guarded(lambda: _tokenizer(found), found.tokenizer)
+    if found.file is not None:
+        return tokenizer, None
+    head = None
+    if has_head(found.config):
+        _, head = without_head(guarded_build(lambda: _classifier_on_meta(found.config), found.source, found.config))
+    return tokenizer, scheme_of(reranker_files(found), found.config, head, tokenizer)
+
+
 def require_relevance(found: Found) -> None:
     """Check how a reranker scores, as far as that is known before its weights are read.
 
@@ -83,13 +100,8 @@ def require_relevance(found: Found) -> None:
     Raises:
         ModelFileError, UnsupportedModelError: as `read`.
     """
-    if found.kind == "pair" or found.file is not None:
-        return
-    head = None
-    if has_head(found.config):
-        _, head = without_head(guarded_build(lambda: _classifier_on_meta(found.config), found.source, found.config))
-    tokenizer = guarded(lambda: _tokenizer(found), found.tokenizer)
-    scheme_of(reranker_files(found), found.config, head, tokenizer)
+    if found.kind != "pair" and found.file is None:
+        read_without_weights(found)
 
 
 def _classifier_on_meta(config: Any) -> Any:
