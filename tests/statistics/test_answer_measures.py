@@ -3,7 +3,7 @@
 import pytest
 
 from fastreader.errors import InputError
-from fastreader.statistics.measures.answers import rouge_l, short_answer_recall
+from fastreader.statistics.measures.answers import contained_words, rouge_l, short_answer_recall
 from fastreader.statistics.measures.citations import (
     Support,
     citation_precision,
@@ -79,3 +79,21 @@ def test_support_of_two_gold_passages():
     assert support([], [0]) == Support(0.0, 0.0, 0.0, 0.0)
     with pytest.raises(InputError, match="gold: expected at least one gold passage"):
         support([0], [])
+
+
+@pytest.mark.parametrize(
+    ("answer", "right", "value"),
+    [
+        ("It was the Nile.", ["nile"], 1.0),
+        ("The Nile-like river", ["Nile"], 0.0),  # SQuAD's form joins them
+        ("in 1901", ["1"], 0.0),
+        ("a river, the blue one", ["the Blue"], 1.0),
+        ("Ann Arbor", ["Arbor Ann"], 0.0),
+        ("", ["Nile"], 0.0),
+        ("the", ["the"], 0.0),
+        ("Nile", [], 0.0),
+    ],
+)
+def test_contained_words(answer, right, value):
+    assert contained_words(answer, right) == value
+    assert contained_words(answer, [*right, "zzz"]) == value

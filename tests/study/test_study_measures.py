@@ -86,6 +86,17 @@ def test_measures_without_a_model(tmp_path):
     assert [nothing[name] for name in ("rouge_l", "short_answers", "gold_read", "gold_cited")] == [None] * 4
 
 
+@pytest.mark.parametrize(("metric", "values"), [("words", (0.0, 1.0)), ("rouge_l", (1 / 3, 1.0))])
+def test_a_measure_as_the_metric_has_a_contrast(tmp_path, metric, values):
+    run(study_of(tmp_path, [], metric=metric, baseline="sure:base"), tmp_path / "run")
+    report = Report.of(tmp_path / "run")
+    rows = {row["method"]: row for row in report.summary}
+    assert [rows[name][metric] for name in ANSWERS] == pytest.approx(values)
+    assert rows["sure:no_retrieval"]["difference"] == pytest.approx(values[1] - values[0])
+    assert rows["sure:no_retrieval"]["p"] is not None
+    assert f"compared by <b>{report.run.metric_name}</b>" in report.html()
+
+
 def test_measures_by_a_judge_added_to_a_finished_run_and_its_report(tmp_path):
     run(study_of(tmp_path, []), tmp_path / "run")
     assert RunFolder(tmp_path / "run").measures() == {}

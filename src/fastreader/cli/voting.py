@@ -42,7 +42,7 @@ class VoterArguments:
     pooling: Annotated[str, typer.Option(help="mean, max, majority or plurality.")] = "mean"
     voter: Annotated[Path | None, typer.Option("--voter", help="A voter that --save wrote.", show_default=False)] = None
     fit: Annotated[bool, typer.Option("--fit", help="First learn the weights from the file's right answers.")] = False
-    metric: Annotated[str, typer.Option(help="Metric that --fit maximises: em, f1 or contained.")] = "em"
+    metric: Annotated[str, typer.Option(help="Metric that --fit maximises: em, f1, contained or words.")] = "em"
     save: Annotated[
         Path | None, typer.Option("--save", help="Write the fitted voter to this .json file.", show_default=False)
     ] = None

@@ -22,6 +22,7 @@ MEASURES: dict[str, Callable[[str, Sequence[str]], float]] = {
     "em": answer_measures.exact_match,
     "f1": answer_measures.f1,
     "contained": answer_measures.contained,
+    "words": answer_measures.contained_words,
 }
 _MOST_RETRIEVERS = 20  # 2^20 ensembles
 
@@ -32,7 +33,7 @@ def correctness(answers: Sequence[Answers], measure: str | Measure = "em") -> Fl
 
     Args:
         answers: Q of them, of the same M retrievers, with right answers; columns follow the order of the first.
-        measure: "em", "f1" or "contained" (`fastreader.statistics.measures.answers`); or a function of
+        measure: "em", "f1", "contained" or "words" (`fastreader.statistics.measures.answers`); or a function of
             (question, answer, right answers), such as a BEM model or a judge, thresholded if 0 or 1 is needed.
 
     Returns:

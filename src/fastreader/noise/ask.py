@@ -106,7 +106,7 @@ def ask(
         layouts: names of layouts, see `layouts`.
         template: the prompt's texts; the default `NoiseTemplate()`.
         max_new_tokens: maximum length of a reply, in tokens.
-        stop: texts that end a reply; the paper uses none.
+        stop: texts that end a reply; the paper's text names none, its code stops at a line break.
         context: maximum length of prompt and reply together, in tokens; None takes the reader's `max_length`, if any.
             Longer prompts are reported, see `NoiseAnswers`.
         max_batch_tokens, progress: same as `ReaderProtocol.generate`.

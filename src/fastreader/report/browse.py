@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from fastreader.data import Example
-from fastreader.report.study_data import METRICS, StudyRun
+from fastreader.report.study_data import METRIC_NAMES, StudyRun
 
 BUDGET = 3_800_000
 """Maximum size of the JSON in bytes; with the figures, a page stays below 5 MB."""
@@ -38,7 +39,7 @@ def browser_data(run: StudyRun) -> tuple[dict[str, Any], str]:
 
 def _values(run: StudyRun, length: int, count: int | None) -> tuple[dict[str, Any], bool]:
     """Return the data, and whether a text in it was cut."""
-    shorten = _Shorten(length)
+    shorten, shown = _Shorten(length), tuple(dict.fromkeys((*METRIC_NAMES, run.study.metric)))
     labels = {c.label: i for i, c in enumerate(run.conditions)}
     numbers = {(c.method, c.reader): i for i, c in enumerate(run.conditions)}
     several = len(run.study.seeds) > 1
@@ -47,12 +48,12 @@ def _values(run: StudyRun, length: int, count: int | None) -> tuple[dict[str, An
         if (condition := numbers.get((row["method"], row["reader"]))) is not None:
             rows.setdefault(row["question_id"], []).append((condition, row))
     values = {
-        "metric": METRICS.index(run.study.metric),
+        "metric": shown.index(run.study.metric),
         "methods": [c.label for c in run.conditions],
         # Each method gains over its own reader's baseline; a baseline over itself.
         "baselines": [labels[run.baselines.get(c.label, c.label)] for c in run.conditions],
         "questions": [
-            _question(example, sorted(rows.get(key, []), key=lambda item: item[0]), several, shorten)
+            _question(example, sorted(rows.get(key, []), key=lambda item: item[0]), several, shorten, shown)
             for key, example in list(run.questions.items())[:count]
         ],
     }
@@ -60,11 +61,15 @@ def _values(run: StudyRun, length: int, count: int | None) -> tuple[dict[str, An
 
 
 def _question(
-    example: Example, rows: list[tuple[int, dict[str, Any]]], several: bool, shorten: _Shorten
+    example: Example,
+    rows: list[tuple[int, dict[str, Any]]],
+    several: bool,
+    shorten: _Shorten,
+    metrics: Sequence[str],
 ) -> dict[str, Any]:
     """Return one question, whose own passages come before those that its methods took from elsewhere, each once."""
     passages = _Passages(example, shorten)
-    answers = [_answer(row, condition, several, passages, shorten) for condition, row in rows]  # may add passages
+    answers = [_answer(row, condition, several, passages, shorten, metrics) for condition, row in rows]
     return {
         "id": example.id,
         "question": example.question,
@@ -110,11 +115,16 @@ class _Passages:
 
 
 def _answer(
-    row: dict[str, Any], condition: int, several: bool, passages: _Passages, shorten: _Shorten
+    row: dict[str, Any],
+    condition: int,
+    several: bool,
+    passages: _Passages,
+    shorten: _Shorten,
+    metrics: Sequence[str],
 ) -> dict[str, Any]:
     out: dict[str, Any] = {"m": condition, "answer": row["answer"]}
-    if any(row[name] is not None for name in METRICS):
-        out["right"] = [shorten.all(row[name]) for name in METRICS]
+    if any(row.get(name) is not None for name in metrics):
+        out["right"] = [shorten.all(row.get(name)) for name in metrics]
     if several:
         out["seed"] = row["seed"]
     if why := row["left_out"] or row["error"]:

@@ -19,7 +19,7 @@ from fastreader.study import RunFolder, Study
 from fastreader.study.folder import COSTS, VOTER
 
 METRIC_NAMES = {"em": "exact match", "f1": "F1", "contained": "answer contained"}
-METRICS = tuple(METRIC_NAMES)
+MEASURE_NAMES = {"words": "answer contained as words", "rouge_l": "ROUGE-L"}
 
 
 class Missing(InputError):
@@ -139,13 +139,13 @@ class StudyRun:
     @property
     def metrics(self) -> dict[str, str]:
         """Metrics and further measures in words, by name: the study's metric, the other metrics, the measures."""
-        measured = {name: name for name in self.study.measures}
+        measured = {name: MEASURE_NAMES.get(name, name) for name in self.study.measured}
         return {self.study.metric: self.metric_name} | METRIC_NAMES | measured
 
     @property
     def metric_name(self) -> str:
         """The study's metric in words."""
-        return METRIC_NAMES[self.study.metric]
+        return (METRIC_NAMES | MEASURE_NAMES)[self.study.metric]
 
     def traces(self, key: str) -> Iterator[tuple[ReportCondition, dict[str, Any]]]:
         """Yield (condition, row) for every row whose trace has `key`."""

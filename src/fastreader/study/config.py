@@ -15,7 +15,9 @@ from fastreader.data.fingerprints import digest
 from fastreader.errors import InputError
 from fastreader.study.files import absolute, read_study
 
-Metric = Literal["em", "f1", "contained"]
+Metric = Literal["em", "f1", "contained", "words", "rouge_l"]
+IN_ROWS = ("em", "f1", "contained")
+"""The metrics that every row holds; the others are measures."""
 Count = Annotated[int, Field(ge=1)]
 
 
@@ -125,10 +127,11 @@ class Study(_Table):
         batch_size: number of questions that run together; more pack better and need more memory. Results do not
             depend on it.
         max_batch_tokens: at most this many tokens are computed in one pass; None derives it from free memory.
-        metric: the metric that the report compares methods by.
-        measures: further measures of the answers, by name: "rouge_l", "short_answers", "gold_read", "gold_cited",
-            "citation_precision", "citation_recall", and by a model "equivalent:nli:MODEL", "preferred:READER" (see
-            the guide). They may be added to a run that has answers.
+        metric: the metric that the report compares methods by: "em", "f1", "contained", or "words" (a right answer's
+            words follow each other in the answer) or "rouge_l".
+        measures: further measures of the answers, by name: "rouge_l", "words", "short_answers", "gold_read",
+            "gold_cited", "citation_precision", "citation_recall", and by a model "equivalent:nli:MODEL",
+            "preferred:READER" (see the guide). They may be added to a run that has answers.
         conflicts: also compare the passages of each question over the answers that the methods gave (`moi.conflicts`);
             may be switched on for a run that has answers.
         baseline: the method that others are compared with; "base" by default, or else the first method.
@@ -191,6 +194,12 @@ class Study(_Table):
         """The baseline: "base" by default, or else the first method."""
         labels = [method.label for method in self.methods]
         return self.baseline or ("base" if "base" in labels else labels[0])
+
+    @property
+    def measured(self) -> tuple[str, ...]:
+        """The measures, with the metric if it is one."""
+        more = () if self.metric in (*IN_ROWS, *self.measures) else (self.metric,)
+        return *more, *self.measures
 
     @classmethod
     @checked

@@ -182,13 +182,13 @@ def write_conflicts(
 
 def write_measures(study: Study, run: RunFolder, examples: Sequence[Example], load: Load) -> None:
     """Write the study's further measures of all answers to measures.jsonl, except those that the file holds."""
-    if not study.measures:
+    if not study.measured:
         return
     rows = [row for row in run.rows() if row["answer"] is not None]
     by_id = {example.id: example for example in examples}
     baseline = {(row["question_id"], row["reader"]): row["answer"] for row in rows if row["method"] == study.reference}
     with ResultLog(run.file(MEASURES), resume=True) as log:
-        for name in study.measures:
+        for name in study.measured:
             todo = [row for row in rows if _measure_key(row, name) not in log]
             values = measure(name, load)([_case(row, by_id, baseline) for row in todo]) if todo else []
             for row, value in zip(todo, values, strict=True):

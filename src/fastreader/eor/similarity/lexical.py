@@ -18,8 +18,8 @@ class Exact(Similarity):
     """1 if one normalised answer contains the other and neither is empty, else 0.
 
     Attributes:
-        match: "contains": either is a substring of the other, the paper's "EM" between answers; "words": either is a
-            run of whole words of the other, so that "1" does not match "1901"; "equal": they are the same.
+        match: "contains": either is a substring of the other; "words": either is a run of whole words of the other, so
+            that "1" does not match "1901", the "EM" between answers of the paper's code; "equal": they are the same.
     """
 
     def __init__(self, match: str = "contains") -> None:

@@ -51,6 +51,19 @@ def contained(answer: str, right: Sequence[str]) -> float:
     return float(any(n in normal for r in right if (n := normalise(r))))
 
 
+def contained_words(answer: str, right: Sequence[str]) -> float:
+    """Return 1.0 if the words of one of `right` follow each other in `answer`, in normal form, else 0.0.
+
+    This is the accuracy ("EM") of Ensemble of Retrievers (arXiv 2405.20680): `contained` without parts of words.
+
+    >>> contained_words("born in 1901", ["1"]), contained("born in 1901", ["1"])
+    (0.0, 1.0)
+    """
+    check_list("right", right)
+    words = f" {normalise(answer)} "
+    return float(any(f" {n} " in words for r in right if (n := normalise(r))))
+
+
 def rouge_l(answer: str, right: Sequence[str]) -> float:
     """Return ROUGE-L (Lin 2004): the F measure of the longest common subsequence of words, the best over `right`.
 

@@ -6,13 +6,14 @@ from collections.abc import Callable, Sequence
 
 from fastreader.core.checks import require
 from fastreader.eor.similarity.loading import check_names
-from fastreader.statistics.measures.answers import rouge_l, short_answer_recall
+from fastreader.statistics.measures.answers import contained_words, rouge_l, short_answer_recall
 from fastreader.statistics.measures.citations import citation_precision, citation_recall
 from fastreader.study.measures import effects, judges
 from fastreader.study.measures.case import Case, Load, Measure, citations, gold_cited, gold_read, one_by_one
 
 PLAIN: dict[str, Callable[[Case], float | None]] = {
     "rouge_l": lambda case: rouge_l(case.answer, case.example.answers) if case.example.answers else None,
+    "words": lambda case: contained_words(case.answer, case.example.answers) if case.example.answers else None,
     "short_answers": lambda case: short_answer_recall(case.answer, wanted) if (wanted := _short(case)) else None,
     "gold_read": gold_read,
     "gold_cited": gold_cited,
