@@ -6,6 +6,7 @@ import pytest
 import fastreader as fr
 from fastreader.passages.conflicts.forms import key_of
 from fastreader.passages.conflicts.statements import TITLE, instead, negated, statements
+from fastreader.passages.conflicts.stems import stem
 
 LONG = "which has been known for a very long time to everybody who has ever lived in the city or near it, " * 3
 
@@ -173,3 +174,42 @@ def test_the_claim_is_replaced_in_the_text_and_the_title():
 def test_shapes_without_candidates():
     found = statements("Who?", [fr.Passage("Cats.")], [], {})
     assert found.stated.shape == (1, 0) and np.isfinite(found.about).all()
+
+
+@pytest.mark.parametrize(
+    "forms",
+    [
+        "sink sinks sank sunk sinking",
+        "city cities",
+        "win wins won winner winning",
+        "write wrote written writer writing",
+        "die died dies",
+        "walk walked walking",
+        "see saw seen seeing",
+        "run ran running runner",
+        "dance danced dancing dancer",
+        "country countries",
+        "play played player playing",
+        "agree agreed",
+        "begin began begun beginning",
+        "create created creation creator",
+        "man men",
+        "bus buses",
+        "1912",
+    ],
+)
+def test_forms_of_one_word_have_one_stem(forms):
+    assert len(set(map(stem, forms.split()))) == 1
+
+
+@pytest.mark.parametrize("words", ["need see", "king kin", "this thing", "bus bush", "sing sin", "series sere", "1912 1913"])
+def test_other_words_have_another_stem(words):
+    one, two = map(stem, words.split())
+    assert one != two
+
+
+def test_verbs_of_every_topic_do_not_count():
+    found = statements("Who made and took it?", [fr.Passage("They take and make it.")], ["a", "b"], {})
+    assert found.about.tolist() == [0]
+    found = statements("When did the Titanic sink?", [fr.Passage("It sank in 1912.")], ["a", "b"], {})
+    assert found.about.tolist() == [0.5]

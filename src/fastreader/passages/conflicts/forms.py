@@ -10,6 +10,7 @@ from decimal import Decimal
 from itertools import pairwise
 from typing import NamedTuple
 
+from fastreader.passages.conflicts.stems import LIGHT, stem
 from fastreader.statistics.measures.answers import normalise
 
 # Scripts whose words follow each other without a space, or with endings attached to them: Thai to Myanmar, Hangul,
@@ -176,8 +177,8 @@ def different(texts: Iterable[str]) -> list[str]:
 
 
 def content_words(words: Sequence[Word], stop: frozenset[str]) -> set[str]:
-    """Return the first five letters of the words that are no function words, so that most endings do not matter."""
-    return {word.form[:5] for word in words if word.form not in stop}
+    """Return the stems of the words that are no function words and no verbs of little meaning."""
+    return {stem(word.form) for word in words if word.form not in stop} - LIGHT
 
 
 def _words(text: str) -> list[Word]:
