@@ -33,3 +33,14 @@ def test_a_question_that_cannot_be_compared(model, tmp_path):
     assert "id q0: candidates: expected two or more that differ" in done.stderr
     done = run("conflicts", file, "-m", model, "-c", "Peru", "--skip-errors", "-f", "jsonl", expect=3)
     assert done.stdout == "" and "id q1" in done.stderr
+
+
+def test_aliases(model):
+    out = run("conflicts", "-m", model, *ONE, *GIVEN, "--alias", "Peru=Cats", "--alias", "Peru=the Andes", "-f", "json")
+    [values] = json.loads(out.stdout)
+    assert values["stated"] == [[1, 0], [0, 1], [0, 1]]
+    assert "--alias: expected CANDIDATE=NAME, got 'Peru'" in run(
+        "conflicts", "-m", model, *ONE, *GIVEN, "--alias", "Peru", expect=2
+    ).stderr  # fmt: skip
+    done = run("conflicts", "-m", model, *ONE, *GIVEN, "--alias", "Rome=Roma", expect=2)
+    assert "aliases: expected candidates as keys" in done.stderr

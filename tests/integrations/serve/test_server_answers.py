@@ -87,6 +87,19 @@ def test_read(client, tiny_reader):
     assert alone["odd"] is None and alone["odd_scores"] is None
 
 
+def test_read_knows_other_names_of_candidates(client, tiny_reader):
+    texts, names, aliases = ["It is the Nile.", "It is Bahr al-Nil."], ["the Nile", "bread"], {"bread": ["Bahr al-Nil"]}
+    body = {"question": QUERY, "passages": texts, "candidates": names}
+    found, plain = (client.post("/v1/read", json=one).json() for one in ({**body, "aliases": aliases}, body))
+    compared = fr.conflicts(tiny_reader, QUERY, texts, names, aliases=aliases)
+    assert found["odd_scores"] == pytest.approx(compared.odd_scores.tolist(), abs=1e-3) != plain["odd_scores"]
+    for wrong in ({"rice": ["x"]}, {"bread": []}, {"bread": ["the Nile"]}, {"bread": [" "]}, ["bread"]):
+        refused = client.post("/v1/read", json={**body, "aliases": wrong})
+        assert refused.status_code == 422 and refused.json()["error"]["message"].startswith("aliases"), wrong
+    proposed = client.post("/v1/read", json={"question": QUERY, "passages": texts, "aliases": aliases})
+    assert proposed.status_code == 422 and "candidates as keys" in proposed.text
+
+
 @pytest.mark.parametrize("count", [3, 8])
 def test_read_says_what_each_passage_contributes(client, tiny_reader, count):
     texts = [f"{text} {i}" for i, text in enumerate(["The Nile is a river.", "Bread is baked."] * 4)][:count]

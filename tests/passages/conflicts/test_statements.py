@@ -202,7 +202,7 @@ def test_forms_of_one_word_have_one_stem(forms):
     assert len(set(map(stem, forms.split()))) == 1
 
 
-@pytest.mark.parametrize("words", ["need see", "king kin", "this thing", "bus bush", "sing sin", "series sere", "1912 1913"])
+@pytest.mark.parametrize("words", ["need see", "king kin", "bus bush", "sing sin", "series sere", "1912 1913"])
 def test_other_words_have_another_stem(words):
     one, two = map(stem, words.split())
     assert one != two

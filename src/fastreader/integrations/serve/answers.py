@@ -240,7 +240,7 @@ def answer_read(request: ReadRequest, reader: PackedReader, pooled: ServerPool) 
     compared = different(distinct(candidates)[0])
     found_odd = None
     if len(compared) > 1 and len(passages) > 1:
-        found_odd = conflicts(reader, request.question, passages, compared)
+        found_odd = conflicts(reader, request.question, passages, compared, aliases=request.aliases)
         stats = stats + found_odd.stats
         notes += [found_odd.note] if found_odd.note else []
     contributions = None

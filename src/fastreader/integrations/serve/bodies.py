@@ -236,10 +236,21 @@ class ReadRequest(Body):
     candidates: Annotated[list[Text], Field(fail_fast=True)] | None = Field(
         None, min_length=1, max_length=100, description="Answers to score; by default one generated under each order."
     )
+    aliases: dict[str, Annotated[list[Text], Field(min_length=1, max_length=100, fail_fast=True)]] = Field(
+        default={}, max_length=100, description="Other names of candidates, by candidate, to find contradictions."
+    )
     permutations: str = Field("cyclic", max_length=64, description="A design, such as cyclic, random:12 or latin.")
     seed: int = 0
     max_tokens: int = Field(16, ge=1, le=512, description="Of a generated answer.")
     attribute: bool = Field(False, description="Also say what each passage contributes to the answer.")
+
+    @model_validator(mode="after")
+    def _known(self) -> ReadRequest:
+        """Reject aliases of what is no candidate, which would have no effect."""
+        for name in self.aliases:
+            if name not in (self.candidates or []):
+                raise refusal(f"aliases: expected candidates as keys, got {name[:60]!r}", 422)
+        return self
 
 
 _PARAMETER = re.compile(r"^([A-Za-z_]\w*)(\[\d+\])*:")

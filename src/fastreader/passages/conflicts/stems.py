@@ -17,13 +17,13 @@ ring rang rung|rise rose risen|run ran|say said|see saw seen|seek sought|sell so
 shine shone|shoot shot|show shown|shrink shrank shrunk|sing sang sung|sink sank sunk|sit sat|slay slew slain
 sleep slept|slide slid|speak spoke spoken|spend spent|spin spun|stand stood|steal stole stolen|stick stuck
 strike struck|swear swore sworn|sweep swept|swim swam swum|swing swung|take took taken|teach taught|tear tore torn
-tell told|think thought|throw threw thrown|tooth teeth|understand understood|wake woke woken|wear wore worn|wife wives
+think thought|throw threw thrown|tooth teeth|understand understood|wake woke woken|wear wore worn|wife wives
 win won|woman women|write wrote written
 """
 _BASE = {form: base for base, *forms in map(str.split, re.split(r"[|\n]", _IRREGULAR.strip())) for form in forms}
 # They are in passages of every topic, above all with all their forms.
 LIGHT = frozenset(("com", "do", "find", "get", "giv", "go", "mak", "sai", "tak"))
-_KEPT = {"s": "siu", "ed": "e", "ing": ""}  # letters before what looks like an ending and is none: "need"
+_KEPT = {"s": "siu", "ed": "e", "ing": ""}  # before the last letters of "bus" and "need", which are part of the word
 _VOWELS = frozenset("aeiouy")
 _LETTERS = 5  # of a stem: most other endings come later
 
