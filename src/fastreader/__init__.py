@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from fastreader.passages.ranking.rerank import arerank, rerank
     from fastreader.passages.ranking.results import Reranked, RerankResult
     from fastreader.passages.ranking.trec import save_trec_run
+    from fastreader.passages.sufficiency.results import Sufficiency
+    from fastreader.passages.sufficiency.sufficient import sufficient
     from fastreader.reader.pool import ReaderPool
     from fastreader.reader.prompts.template import Template
     from fastreader.reader.reader import Reader
@@ -56,6 +58,7 @@ _HOME = {
     "ScoringReader": "core.protocol",
     "Template": "reader.prompts.template",
     "ServerReader": "reader.remote.server_reader",
+    "Sufficiency": "passages.sufficiency.results",
     "TreeStats": "core.tree",
     "arerank": "passages.ranking.rerank",
     "Arranger": "passages.arrange",
@@ -71,6 +74,7 @@ _HOME = {
     "save_trec_run": "passages.ranking.trec",
     "score_permutations": "scoring.api",
     "sensitivity": "scoring.sensitivity",
+    "sufficient": "passages.sufficiency.sufficient",
     **dict.fromkeys(("eor", "errors", "moi", "noise", "permutations", "statistics", "sure"), ""),
 }
 __all__ = [
@@ -94,6 +98,7 @@ __all__ = [
     "Results",
     "ScoringReader",
     "ServerReader",
+    "Sufficiency",
     "Template",
     "TreeStats",
     "arerank",
@@ -115,6 +120,7 @@ __all__ = [
     "score_permutations",
     "sensitivity",
     "statistics",
+    "sufficient",
     "sure",
 ]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import json
 import re
 from collections.abc import Callable
@@ -15,6 +16,7 @@ import pytest
 from lib import moi_report
 
 from fastreader.passages.conflicts.judge import WEIGHTS
+from fastreader.passages.sufficiency.model import WEIGHTS as SUFFICIENCY
 
 pytestmark = pytest.mark.usefixtures("loaded_once")
 
@@ -254,6 +256,25 @@ def test_parameters_of_conflicts_are_those_of_the_largest_likelihood():
             moved = np.array(WEIGHTS)
             moved[place] += step
             assert loss(moved) > best
+
+
+def test_report_on_sufficiency_is_that_of_the_rows(tmp_path):
+    folder = ROOT / "studies" / "results" / "sufficiency"
+    study = script("sufficiency")
+    rows, answers = (
+        {name: list(study.rows_of(study.log_of(folder, name, part))) for name in study.READERS}
+        for part in ("", ".answers")
+    )
+    weights = json.loads((folder / "weights.json").read_text(encoding="utf-8"))
+    study.report(tmp_path, rows, answers, weights)
+    stored, made = (json.loads((at / "report.json").read_text(encoding="utf-8")) for at in (folder, tmp_path))
+    assert numbers_of(made) == pytest.approx(numbers_of(stored), abs=1e-9)
+    assert weights["all"] == SUFFICIENCY._asdict()
+    loss = study.loss_of([row for own in rows.values() for row in own])
+    for place, step in itertools.product(range(len(SUFFICIENCY)), (-0.05, 0.05)):
+        moved = np.array(SUFFICIENCY)
+        moved[place] += step
+        assert loss(moved) > loss(np.array(SUFFICIENCY))
 
 
 def test_report_on_orderings_is_that_of_the_rows(tmp_path):

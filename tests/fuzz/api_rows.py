@@ -93,6 +93,7 @@ class World:
         self.reranked = fr.rerank(self.reader, self.example)
         self.conflicts = fr.conflicts(self.reader, QUESTION, self.passages, ["Nile", "Seine"])
         self.attribution = fr.attribute(self.reader, QUESTION, self.passages, "Nile")
+        self.sufficiency = fr.sufficient(self.reader, QUESTION, self.passages)
         self.ranked = moi.rerank(self.reader, QUESTION, self.passages)
         self.probe = moi.probe(self.reader, [self.example], [0])
         self.materials = noise.gather(self.example, random=noise.DistractorPool(self.pool), random_count=1)
@@ -139,6 +140,7 @@ class World:
         moi.Pool().save(self.path("pool.json"))
         self.conflicts.save(self.path("conflicts.json"))
         self.attribution.save(self.path("attribution.json"))
+        self.sufficiency.save(self.path("sufficiency.json"))
         self.bias.save(self.path("bias.json"))
         fr.Arranger({3: [0.8, -0.3, -0.5]}).save(self.path("arranger.json"))
         self.voter.save(self.path("voter.json"))
@@ -378,6 +380,8 @@ ROWS: dict[str, Row] = {
         "template": None,
         "max_batch_tokens": 500,
     },
+    "sufficient": lambda w: {**w.asked(), "template": None, "on_overflow": "truncate", "max_batch_tokens": 500},
+    "Sufficiency.from_dict": lambda w: {"values": w.sufficiency.to_dict()},
     "Conflicts.from_dict": lambda w: {"values": w.conflicts.to_dict()},
     "save_examples": lambda w: {
         "examples": [w.example],
