@@ -10,7 +10,7 @@ passages in common. A passage may still hold an answer in other words; it then c
 
 Rows are numbers without texts and are appended as they come; a stopped run resumes with the same command. `--fit` fits
 the model to the rows of both readers, and once without each of five parts of the questions; `--report` judges each
-question by the model fitted without it. `--answers` measures what `fr.sufficient` does not use, into rows of its own: a
+question by the model fitted without it. `--answers` measures what `fr.sufficient` does not use, into separate rows: a
 label and the reader's own answer. It takes several times as long.
 """
 
