@@ -1,4 +1,4 @@
-"""dry_run: tokens against those of a run of the same study, methods that answer nothing, and the command line."""
+"""dry_run: its tokens are a run's own, methods that answer nothing, and the command line."""
 
 import json
 import warnings
@@ -25,7 +25,7 @@ METHODS = [
     *("sure:multiple_choice", "sure:chain_of_thought", "sure:selection_inference", "sure:top1_reader", "sure:rerank"),
     *("sure:oracle", "eor", "noise:gold", "noise:closed_book", "noise:random:2:near", "noise:retrieved:2+random:1"),
 ]
-# Prompts that hold passages which scores choose: of another length than those of the made-up scores.
+# Prompts that hold passages which scores choose: made-up scores choose others, of another length.
 CHOSEN = {"order:bayes-saliency-plus", "sure:selection_inference", "sure:top1_reader"}
 
 

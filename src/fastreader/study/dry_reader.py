@@ -208,7 +208,7 @@ class DryReader(ScoreReader, RelevanceCalls):
         return Results(replies, stats)
 
     def _reply(self, prompt: Sequence[int], room: int, number: int, length: int) -> Generation:
-        """Return a placeholder of at most `room` tokens, whose first word differs from those of other replies."""
+        """Return a placeholder of at most `room` tokens, whose first word is in no other reply."""
         truncated = length - len(prompt)
         if not self.longest:
             return Generation("", [], "eos", len(prompt), truncated=truncated)
