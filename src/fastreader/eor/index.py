@@ -49,7 +49,7 @@ def bm25s_module() -> Any:
 
 
 def words_of(texts: Sequence[str], language: str) -> list[list[str]]:
-    """Return the words of texts without stop words of `language`; "" keeps all words.
+    """Return the words of texts without stop words of `language`, of which "" names none.
 
     Raises:
         InputError: if bm25s has no stop words of the language.

@@ -69,7 +69,7 @@ class Speed:
     flops_per_token: int
 
     def seconds(self, tokens: int) -> float:
-        """Return the time of the linear layers for so many tokens that are read, a lower bound for the model's."""
+        """Return the time of the linear layers for a number of tokens that are read, a lower bound for the model's."""
         return tokens * self.flops_per_token / (self.gflops * 1e9)
 
 
@@ -147,7 +147,7 @@ class DryReader(ScoreReader, RelevanceCalls):
     def plan(
         self, sequences: TokenPairs, max_batch_tokens: int | None = None, *, new_tokens: int = 0
     ) -> list[PrefixTree]:
-        """Return trees as `ReaderBase.plan` does, with a fixed number of tokens in place of free memory.
+        """Return trees as `ReaderBase.plan` does, with a fixed number of tokens instead of free memory.
 
         Raises:
             ContextOverflowError: if a sequence is longer than the model's context.
@@ -208,7 +208,7 @@ class DryReader(ScoreReader, RelevanceCalls):
         return Results(replies, stats)
 
     def _reply(self, prompt: Sequence[int], room: int, number: int, length: int) -> Generation:
-        """Return a placeholder of at most `room` tokens, whose first word is in no other reply."""
+        """Return a placeholder of at most `room` tokens, with a first word that no other reply has."""
         truncated = length - len(prompt)
         if not self.longest:
             return Generation("", [], "eos", len(prompt), truncated=truncated)
