@@ -27,7 +27,7 @@ class ExampleFormat(StrEnum):
     trec = "trec"
 
 
-class _Counts:
+class _Converted:
     """Counts what a conversion reads."""
 
     def __init__(self) -> None:
@@ -82,7 +82,7 @@ def convert(
     require(source.exists(), f"{source}: no such file")
     require(force or not output.exists(), f"{output}: exists; --force replaces it")
     check_writable("OUT", output)
-    skipped, counts = Skipped(skip_errors), _Counts()
+    skipped, counts = Skipped(skip_errors), _Converted()
     rows = iter_named(source, limit, skipped.on_error)
     save_examples((counts.add(name, example) for name, example in rows), output, format.value)
     for line in counts.lines():
