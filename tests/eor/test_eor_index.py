@@ -132,3 +132,16 @@ def test_precomputed_hits_are_a_source(tmp_path):
     assert isinstance(eor.open_source(write(tmp_path / "c.jsonl", '{"text": "alpha"}\n')), eor.BM25)
     assert isinstance(eor.open_source(write(tmp_path / "c.tsv", "1\talpha\n")), eor.BM25)
     assert isinstance(eor.open_source(eor.build_index(corpus(3), tmp_path / "i")), eor.BM25)
+
+
+def test_an_index_stays_until_the_one_that_replaces_it_is_whole(tmp_path):
+    folder = eor.build_index(corpus(3), tmp_path / "i")
+    broken = write(tmp_path / "broken.jsonl", '{"text": "w1"}\n{"text": 5}\n')
+    with pytest.raises(InputError, match="line 2"):
+        eor.build_index(broken, folder, replace=True)
+    assert len(eor.BM25.load(folder).passages) == 3
+    assert len(eor.BM25.load(eor.build_index(corpus(5), folder, replace=True)).passages) == 5
+    (tmp_path / "mine").mkdir()
+    with pytest.raises(InputError, match="expected an index"):
+        eor.build_index(corpus(3), tmp_path / "mine", replace=True)
+    assert not [path for path in tmp_path.iterdir() if "making" in path.name]

@@ -479,6 +479,7 @@ ROWS: dict[str, Row] = {
         "corpus": w.passages,
         "folder": Path(tempfile.mkdtemp(dir=w.folder)) / "index",
         "language": "english",
+        "replace": False,
     },
     "eor.correctness": lambda w: {"answers": w.votes, "measure": "em"},
     "eor.is_answer": lambda w: {"text": "Nile"},

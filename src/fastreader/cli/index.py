@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import shutil
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
@@ -45,8 +44,5 @@ def index(
     quiet_bm25s()
     require(corpus.is_file(), f"{corpus}: no such file")
     require(force or not folder.exists(), f"{folder}: exists; --force replaces an index")
-    if folder.exists():
-        index_about(folder)  # an error for any other folder
-        shutil.rmtree(folder)
-    build_index(corpus, folder, language=language)
+    build_index(corpus, folder, language=language, replace=force)
     say(f"indexed {index_about(folder)['passages']:,} passages in {folder}")

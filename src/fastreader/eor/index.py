@@ -93,7 +93,11 @@ class StoredPassages(Sequence[Passage]):
 
 @checked
 def build_index(
-    corpus: Iterable[PassageLike] | str | os.PathLike[str], folder: str | os.PathLike[str], *, language: str = "english"
+    corpus: Iterable[PassageLike] | str | os.PathLike[str],
+    folder: str | os.PathLike[str],
+    *,
+    language: str = "english",
+    replace: bool = False,
 ) -> Path:
     """Index a corpus by title and text in a folder, for `BM25.load`.
 
@@ -103,20 +107,24 @@ def build_index(
         corpus: a file for `fastreader.data.iter_passages`, read one passage at a time; or passages.
         folder: the folder to make.
         language: language of the stop words to remove, as `bm25s.tokenize` names it; "" keeps all words.
+        replace: replace an index in the folder, which stays until the new one is whole.
 
     Returns:
         The folder.
 
     Raises:
-        InputError: if the folder exists, a passage is invalid, or the corpus has no word.
+        InputError: if the folder exists and is not to be replaced, or holds something else; if a passage is invalid; or
+            if the corpus has no word.
         MissingExtraError: if `bm25s` is not installed.
     """
     words_of(["word"], language)
     target = Path(folder)
-    require(not target.exists(), f"folder: {target} exists already")
+    if replace and target.exists():
+        index_about(target)  # an error for any other folder
+    require(replace or not target.exists(), f"folder: {target} exists already")
     is_file = isinstance(corpus, (str, os.PathLike))
     passages = iter_passages(corpus) if is_file else iter(as_passages(corpus))  # type: ignore[arg-type]
-    with building(target) as making:
+    with building(target, lambda path: path.is_dir() and not replace) as making:
         draft = given(making, f"folder: {target} exists already")
         _build(passages, draft, language)
     return target
