@@ -134,7 +134,7 @@ def run_study(
                     away.append(CellGroup([str(example.id) for example in group], missing))
                 elif missing:
                     if load is None and name not in models.opened:
-                        _warn_of_failing(study, name, examples, cells)
+                        _warn_of_failing(study, name, examples)
                     run_group(own(), name, group, cells, examples, models.open, missing=set(missing), write=write)
                     _add_costs(run, {opened: reader.take() for opened, reader in models.opened.items()})
             if away and elsewhere is not None:
@@ -160,13 +160,14 @@ def run_study(
     return Finished(run.path, len(rows), fresh, failures, left_out, over_long)
 
 
-def _warn_of_failing(study: Study, name: str, examples: list[Example], cells: list[Cell]) -> None:
+def _warn_of_failing(study: Study, name: str, examples: list[Example]) -> None:
     """Warn of methods that answer no question, before the reader's weights are read."""
     models = dry_models(study)
     try:
         models.reader(name)
     except FastreaderError:  # loading the weights, which comes next, meets it again
         return
+    cells = cells_of(study)  # other ones than those of the run: some methods keep what they have read or drawn
     for cost in failing(models, name, examples, cells, batch_size=study.batch_size):
         warnings.warn(cost.warning, stacklevel=4)
 
