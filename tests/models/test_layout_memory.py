@@ -6,12 +6,18 @@ from helpers.support import byte_tokenizer
 from test_architectures import tiny
 
 from fastreader import Reader
+from fastreader.models.machine.arithmetic import ways
 from fastreader.models.rewriting.fused import JoinedLinear, UpcastLinear, parts
 from fastreader.ops import extension
 from fastreader.ops.linear import PackedWeight
 
 no_extension = pytest.mark.skipif(extension.why_missing() is not None, reason=str(extension.why_missing()))
-PRODUCTS = [("fast", "bf16"), ("fast", "int16"), ("fast", "float32"), ("high", "bf16x3")]
+PRODUCTS = [
+    pytest.param(
+        precision, way, marks=pytest.mark.skipif(way not in ways(), reason="this machine has no bfloat16 products")
+    )
+    for precision, way in (("fast", "bf16"), ("fast", "int16"), ("fast", "float32"), ("high", "bf16x3"))
+]
 
 
 def layer(rows, dtype, seed):
