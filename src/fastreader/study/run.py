@@ -167,7 +167,7 @@ def _warn_of_failing(study: Study, name: str, examples: list[Example]) -> None:
         models.reader(name)
     except FastreaderError:  # loading the weights, which comes next, meets it again
         return
-    cells = cells_of(study)  # other ones than those of the run: some methods keep what they have read or drawn
+    cells = cells_of(study)  # not the run's own cells: some methods keep what they have read or drawn
     for cost in failing(models, name, examples, cells, batch_size=study.batch_size):
         warnings.warn(cost.warning, stacklevel=4)
 
