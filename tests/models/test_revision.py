@@ -1,7 +1,10 @@
 """Digests that distinguish models with the same name, before and after loading."""
 
+import hashlib
 import os
 import shutil
+import threading
+from concurrent.futures import CancelledError
 
 import pytest
 import torch
@@ -157,7 +160,7 @@ def test_every_byte_of_a_file_counts_whatever_its_times_say(tmp_path, monkeypatc
 def test_a_file_is_hashed_once_until_it_changes(tmp_path, monkeypatch):
     monkeypatch.setenv("FASTREADER_CACHE", str(tmp_path / "cache"))
     hashed = []
-    monkeypatch.setattr(fingerprints, "file_digest", lambda path: hashed.append(path) or "a" * 64)
+    monkeypatch.setattr(fingerprints, "file_digest", lambda path, _: hashed.append(path) or "a" * 64)
     file = tmp_path / "model.gguf"
     file.write_bytes(b"1")
     for _ in range(2):  # it may change again within the resolution of its times
@@ -176,6 +179,29 @@ def test_a_file_is_hashed_once_until_it_changes(tmp_path, monkeypatch):
     (tmp_path / "other").rename(file)
     fingerprints.kept_file_digest(file)
     assert len(hashed) == 8
+
+
+def test_files_are_hashed_while_they_are_read(tmp_path, monkeypatch):
+    monkeypatch.setenv("FASTREADER_CACHE", str(tmp_path / "cache"))
+    paths = [tmp_path / "1", tmp_path / "2"]
+    for path in paths:
+        path.write_bytes(path.name.encode() * 3_000_000)
+    with fingerprints.digested_meanwhile(paths) as digests:
+        assert digests() == [hashlib.sha256(path.read_bytes()).hexdigest() for path in paths]
+
+
+def test_hashing_stops_when_the_load_does(tmp_path):
+    endless = tmp_path / "endless"
+    os.mkfifo(endless)
+    fed = os.open(endless, os.O_RDWR)  # so that a reader waits for what is never written
+    os.write(fed, b"1")
+    stopped = threading.Event()
+    stopped.set()
+    with pytest.raises(CancelledError):
+        fingerprints.file_digest(endless, stopped)
+    os.close(fed)
+    with pytest.raises(KeyError), fingerprints.digested_meanwhile([tmp_path / "absent"]):
+        raise KeyError("the load's own error, not the thread's")
 
 
 def test_the_weights_of_a_folder_are_hashed_once(folder, tmp_path, monkeypatch):

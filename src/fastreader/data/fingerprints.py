@@ -1,7 +1,8 @@
 """Compute fingerprints, which a resumed run compares: they differ if the result would.
 
 - `digest` covers a value, such as settings or a question.
-- `file_digest` covers a file's bytes, and `model_digest` a local model's files. `kept_file_digest` reads a file once.
+- `file_digest` covers a file's bytes, and `model_digest` a local model's files. `kept_file_digest` reads a file once,
+  and `digested_meanwhile` in a thread.
 - `file_stamp` shows a change of a file within one process, without reading it.
 - `reader_identity`: the parts of a reader's description that determine results; `reader_name` is its name in them.
 """
@@ -14,13 +15,18 @@ import json
 import os
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import CancelledError, ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 from fastreader.data.files import cache_dir, write_text
 
 _WEIGHTS = (".safetensors", ".bin", ".gguf")
+_PART = 1 << 20  # bytes that are hashed at a time
 _SETTLED = 3 * 10**9  # ns after a change of a file from which on another change has other times
 _DIGEST = re.compile("[0-9a-f]{64}")
 _MODEL_FILES = re.compile(r".+\.(json|jinja|txt|model|model\.v\d+\w*|tiktoken|safetensors|bin|gguf|py)")
@@ -37,16 +43,45 @@ def digest(value: Any, length: int = 16) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:length]
 
 
-def file_digest(path: str | os.PathLike[str]) -> str:
-    """Return the SHA-256 of a file's bytes in hexadecimal digits."""
-    with Path(path).open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def file_digest(path: str | os.PathLike[str], stopped: Event | None = None) -> str:
+    """Return the SHA-256 of a file's bytes in hexadecimal digits.
+
+    Raises:
+        CancelledError: if `stopped` was set meanwhile.
+    """
+    found, part = hashlib.sha256(), memoryview(bytearray(_PART))
+    with Path(path).open("rb", buffering=0) as file:
+        while count := file.readinto(part):
+            if stopped is not None and stopped.is_set():
+                raise CancelledError
+            found.update(part[:count])
+    return found.hexdigest()
 
 
-def kept_file_digest(path: str | os.PathLike[str]) -> str:
-    """Return `file_digest` of a file, from the cache folder if it is known and the file is unchanged."""
-    known = unchanged_file(path)
-    return file_digest(path) if known is None else kept_note("files", digest(known, 32), lambda: file_digest(path))
+def kept_file_digest(path: str | os.PathLike[str], stopped: Event | None = None) -> str:
+    """Return `file_digest` of a file, from the cache folder if it is known and the file is unchanged.
+
+    Raises:
+        CancelledError: if `stopped` was set meanwhile.
+    """
+    known, compute = unchanged_file(path), partial(file_digest, path, stopped)
+    return compute() if known is None else kept_note("files", digest(known, 32), compute)
+
+
+@contextmanager
+def digested_meanwhile(paths: Iterable[str | os.PathLike[str]]) -> Iterator[Callable[[], list[str]]]:
+    """Compute `kept_file_digest` of files in a thread while the block runs, and stop when it ends.
+
+    Yields:
+        A function that waits for the digests and returns them, in the order of the paths.
+    """
+    stopped, pool = Event(), ThreadPoolExecutor(1, "digest")
+    found = [pool.submit(kept_file_digest, path, stopped) for path in paths]
+    try:
+        yield lambda: [each.result() for each in found]
+    finally:
+        stopped.set()
+        pool.shutdown(cancel_futures=True)
 
 
 def unchanged_file(path: str | os.PathLike[str]) -> list[Any] | None:

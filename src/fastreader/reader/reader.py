@@ -175,7 +175,7 @@ class Reader(ReaderBase):
             with without_collections():
                 loaded = load(options)
             weights = sum(parameter.nbytes for parameter in loaded.model.parameters())
-            with naming_shortage(os.fspath(name), loaded.need):
+            with naming_shortage(os.fspath(name), loaded.need), blocks_used_again():
                 reader = cls(loaded, options.check)
             if not loaded.given:
                 reader.local_model.model.release_original()  # nobody else has it, so that weights are not held twice
@@ -317,7 +317,6 @@ def _verdict(model: TreeModel, mode: str, digest: str) -> tuple[Checked | None, 
         if mode == "quick" and (known := known_verdict(path)) is not None:
             return known, "quick"
     note("comparing with transformers, once for these weights")
-    with blocks_used_again():
-        found = check(model, quick)
+    found = check(model, quick)
     keep_verdict(path, found)
     return found, "quick" if quick else "full"

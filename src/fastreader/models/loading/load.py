@@ -18,7 +18,12 @@ from fastreader.models.loading.find import find
 from fastreader.models.loading.options import LoadOptions
 from fastreader.models.loading.read import Contents, read, require_relevance
 from fastreader.models.loading.relevance import RelevanceScheme
-from fastreader.models.loading.revision import kept_vocabulary_digest, kept_weights_digest, revision
+from fastreader.models.loading.revision import (
+    gguf_digested_meanwhile,
+    kept_vocabulary_digest,
+    kept_weights_digest,
+    revision,
+)
 from fastreader.models.loading.sizes import Need, naming_shortage, require_fit
 from fastreader.models.machine.arithmetic import Arithmetic
 from fastreader.models.machine.devices import check_map, devices_of
@@ -70,11 +75,12 @@ def load(options: LoadOptions) -> Loaded:
     decision = decide(found)
     wanted = require_fit(found, decision)
     note("reading weights")
-    with naming_shortage(found.source, wanted):
+    with naming_shortage(found.source, wanted), gguf_digested_meanwhile(found) as digests:
         contents = read(found, decision)
         note("naming weights by their values")
-        weights = None if found.kind == "pair" else kept_weights_digest(contents.text, found, decision)
-        digest = revision(contents.text, contents.tokenizer, weights, kept_vocabulary_digest(contents.tokenizer, found))
+        weights = None if found.kind == "pair" else kept_weights_digest(contents.text, found, decision, digests)
+        vocabulary = kept_vocabulary_digest(contents.tokenizer, found, digests)
+        digest = revision(contents.text, contents.tokenizer, weights, vocabulary)
         if contents.relevance is not None:
             digest = contents.relevance.digest(digest)
         model, arithmetic = place(contents, decision, found.options.device_map)

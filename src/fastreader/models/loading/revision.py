@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
 from fastreader.data.fingerprints import (
     digest,
+    digested_meanwhile,
     file_digest,
-    kept_file_digest,
     kept_note,
     model_files,
     unchanged_file,
@@ -24,6 +25,7 @@ from fastreader.models.loading.find import Found
 from fastreader.models.rewriting import surgery
 from fastreader.models.rewriting.quantised import method
 
+FileDigests: TypeAlias = Callable[[], list[str]]
 _WIDE = (torch.float32, torch.float64)
 _CHUNK = 1 << 24  # values that are hashed at a time
 # Config entries that do not count: how the model was saved and runs, and the context limit, which a user may set.
@@ -76,7 +78,17 @@ def weights_digest(model: Any) -> str:
     return found.hexdigest()
 
 
-def kept_weights_digest(model: Any, found: Found, decision: Decision) -> str:
+@contextmanager
+def gguf_digested_meanwhile(found: Found) -> Iterator[FileDigests | None]:
+    """Compute the digests of a GGUF's files in a thread while the block runs; None without such a file."""
+    if found.file is None:
+        yield None
+        return
+    with digested_meanwhile(found.file.paths) as digests:
+        yield digests
+
+
+def kept_weights_digest(model: Any, found: Found, decision: Decision, files: FileDigests | None) -> str:
     """Return `weights_digest` of a loaded model, from the cache folder while the model's files stay the same.
 
     A GGUF file has a digest of its content instead, and of the type to which its values were rounded.
@@ -85,11 +97,12 @@ def kept_weights_digest(model: Any, found: Found, decision: Decision) -> str:
         model: the text model, as it was read.
         found: what it was read from.
         decision: how it was read.
+        files: gives the digests of a GGUF's files, see `gguf_digested_meanwhile`.
     """
-    if found.file is not None and found.adapter is None:
+    if files is not None and found.adapter is None:
         dtype = decision.arithmetic.dtype
         rounded = "" if decision.reads == "integers" or dtype in _WIDE else str(dtype)
-        return digest([[kept_file_digest(path) for path in found.file.paths], rounded], 64)
+        return digest([files(), rounded], 64)
     folder = Path(found.source)
     if found.adapter is not None or not folder.is_dir():
         return weights_digest(model)
@@ -124,15 +137,14 @@ def vocabulary_digest(tokenizer: Any) -> str:
     return hashlib.sha256(json.dumps(entries).encode()).hexdigest()
 
 
-def kept_vocabulary_digest(tokenizer: Any, found: Found) -> str:
+def kept_vocabulary_digest(tokenizer: Any, found: Found, files: FileDigests | None) -> str:
     """Return `vocabulary_digest` of a loaded tokenizer, from the cache folder if a known GGUF file holds it."""
-    if found.file is None or found.tokenizer != found.source:
+    if files is None or found.tokenizer != found.source:
         return vocabulary_digest(tokenizer)
     import tokenizers
 
-    about = [kept_file_digest(path) for path in found.file.paths]
     code = [tokenizers.__version__, file_digest(gguf_tokenizer.__file__), file_digest(__file__)]
-    return kept_note("vocabularies", digest([about, code], 32), lambda: vocabulary_digest(tokenizer))
+    return kept_note("vocabularies", digest([files(), code], 32), lambda: vocabulary_digest(tokenizer))
 
 
 def _tokenizer(tokenizer: Any, vocabulary: str) -> list[Any]:

@@ -43,7 +43,7 @@ ALLOWED: dict[str, tuple[Products, ...]] = {
 }
 VARIABLE = "FASTREADER_PRODUCTS"
 _GAIN = 1.3  # of a rounded product over float32, below which float32 is worth more; and of int16 over bf16
-_SLOWER = 1.5  # than bf16 that int16 may be in many rows of weights that keep a file's integers, if it gains in few
+_SLOWER = 1.5  # that a way may be in many rows of weights that keep a file's integers, if it gains `_GAIN` in few
 _ROWS, _DEPTH, _WIDTH = 256, 576, 1536
 _FEW = " (1 row of Q4_0)"  # ends the names of the rates at which one text is written from such weights
 _REPEATS, _SECONDS = 3, 0.03  # least number of rounds, and the time after which no other begins
@@ -193,7 +193,7 @@ def choose(precision: str, asked: str, rates: Rates | None = None, *, integers: 
         # With int16 attention runs in float32, so that a small gain in the linear layers would be lost again.
         rounded = "int16" if found.get("int16", 0.0) >= _GAIN * found.get("bf16", 0.0) else "bf16"
     gain = found.get(rounded, 0.0) / found["float32"]
-    if integers and gain >= 1:  # what is not lost in many rows may be won in few
+    if integers and gain * _SLOWER >= 1:  # scoring loses little of what writing wins
         gain = max(gain, found.get(rounded + _FEW, 0.0) / found["float32" + _FEW])
     return rounded if gain >= _GAIN else "float32", _said(found)
 
