@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from fastreader.core.tree import PrefixTree, TreeStats
     from fastreader.data import Example, Passage, load_examples, save_examples
     from fastreader.errors import FastreaderError, InputError
+    from fastreader.models.passage_cache.cache import CacheInfo, PassageCache
     from fastreader.passages.arrange import Arranger, arrange
     from fastreader.passages.attribution.attribute import attribute
     from fastreader.passages.attribution.results import Attribution
@@ -39,6 +40,7 @@ __version__ = "0.2.0"
 
 _HOME = {
     "Attribution": "passages.attribution.results",
+    "CacheInfo": "models.passage_cache.cache",
     "Classified": "scoring.labels",
     "Conflicts": "passages.conflicts.results",
     "Example": "data",
@@ -47,6 +49,7 @@ _HOME = {
     "Generation": "core.protocol",
     "Loglikelihood": "core.protocol",
     "Passage": "data",
+    "PassageCache": "models.passage_cache.cache",
     "PermutationScores": "scoring.results",
     "PrefixTree": "core.tree",
     "Reader": "reader.reader",
@@ -80,6 +83,7 @@ _HOME = {
 __all__ = [
     "Arranger",
     "Attribution",
+    "CacheInfo",
     "Classified",
     "Conflicts",
     "Example",
@@ -88,6 +92,7 @@ __all__ = [
     "InputError",
     "Loglikelihood",
     "Passage",
+    "PassageCache",
     "PermutationScores",
     "PrefixTree",
     "Reader",

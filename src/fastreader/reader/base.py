@@ -13,11 +13,11 @@ from fastreader.core.checks import check_int, expect
 from fastreader.core.options import StepOptions
 from fastreader.core.protocol import Generation, Loglikelihood, Results, SequenceScores, TextOrTokens
 from fastreader.core.tree import PrefixTree, TokenPairs
-from fastreader.models.passes.prefix_cache import PrefixCache
+from fastreader.models.passes.prefix_cache import KeptKeys
 from fastreader.models.tree_model import TreeModel
 from fastreader.reader.generation.generate import Steps, generate
 from fastreader.reader.local_model import LocalModel
-from fastreader.reader.loglikelihood import Admit, score, score_requests
+from fastreader.reader.loglikelihood import score, score_requests
 from fastreader.reader.prompts.writer import PromptWriter
 from fastreader.reader.relevance import RelevanceCalls, RelevanceWriter
 
@@ -55,9 +55,9 @@ class ReaderBase(PromptWriter, RelevanceCalls):
             yield self.local_model.model
 
     @contextmanager
-    def _cache(self) -> Iterator[tuple[PrefixCache | None, Admit | None]]:
-        """Yield the keys and values that calls start from, and what decides whether a call adds to them."""
-        yield None, None
+    def _cache(self) -> Iterator[KeptKeys | None]:
+        """Yield the keys and values that calls start from."""
+        yield None
 
     def describe(self) -> dict[str, str]:
         """Return name, revision, device, dtype, precision, how it reads and writes, and the check that ran at load."""
@@ -115,6 +115,17 @@ class ReaderBase(PromptWriter, RelevanceCalls):
             InputError: if a token id is out of range.
             ContextOverflowError, OutOfBudgetError, NumericsError: as `loglikelihood`.
         """
+        with self._cache() as kept:
+            return self._score(kept, sequences, max_batch_tokens, trees, top_tokens)
+
+    def _score(
+        self,
+        kept: KeptKeys | None,
+        sequences: TokenPairs,
+        max_batch_tokens: int | None,
+        trees: Sequence[PrefixTree] | None,
+        top_tokens: int,
+    ) -> SequenceScores:
         check_int("top_tokens", top_tokens, 0)
         if trees is not None:
             check_int("max_batch_tokens", max_batch_tokens, optional=True)
@@ -125,16 +136,14 @@ class ReaderBase(PromptWriter, RelevanceCalls):
             expect(
                 held == len(sequences), "trees", f"trees of {len(sequences)} sequences", f"trees of {held} sequences"
             )
-        with self._cache() as (kept, keep):
-            return score(
-                self.local_model,
-                sequences,
-                max_batch_tokens=max_batch_tokens,
-                trees=trees,
-                kept=kept,
-                keep=keep,
-                top_tokens=top_tokens,
-            )
+        return score(
+            self.local_model,
+            sequences,
+            max_batch_tokens=max_batch_tokens,
+            trees=trees,
+            kept=kept,
+            top_tokens=top_tokens,
+        )
 
     def loglikelihood(
         self,
@@ -171,9 +180,9 @@ class ReaderBase(PromptWriter, RelevanceCalls):
         """
         accept("progress", progress, _BOOL_OR_NONE)
         limits: Any = {"max_batch_tokens": max_batch_tokens, "progress": progress}
-        with self._cache() as (kept, keep):
+        with self._cache() as kept:
             return score_requests(
-                partial(score, self.local_model, kept=kept, keep=keep, **limits),
+                partial(score, self.local_model, kept=kept, **limits),
                 self.encoder,
                 self.max_length,
                 requests,
@@ -267,7 +276,7 @@ class ReaderBase(PromptWriter, RelevanceCalls):
             InputError, ContextOverflowError, OutOfBudgetError, NumericsError: as `generate`.
         """
         accept("options", options, _OPTIONS)
-        with self._cache() as (kept, _keep):
+        with self._cache() as kept:
             return (yield from generate(self.local_model, prompts, options, kept))
 
     async def aloglikelihood(

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import threading
+import uuid
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import torch
+import transformers
 from torch import nn
 
 from fastreader.core.checked import accept, kind_of
@@ -15,10 +18,13 @@ from fastreader.core.checks import check_int, expect
 from fastreader.core.forks import repair_in_children
 from fastreader.core.options import MOST_NEW_TOKENS
 from fastreader.core.tree import PrefixTree, TokenPairs, Tokens, partition
+from fastreader.data.fingerprints import digest
 from fastreader.errors import ContextOverflowError, FastreaderError, OutOfBudgetError, UnsupportedModelError
+from fastreader.models.check import code_digest
 from fastreader.models.machine import memory
 from fastreader.models.machine.arithmetic import Arithmetic
 from fastreader.models.tree_model import TreeModel
+from fastreader.ops import extension
 from fastreader.reader.prompts.encoder import TextEncoder
 from fastreader.reader.relevance_head import RelevanceHead
 
@@ -35,6 +41,7 @@ class LocalModel:
         end_tokens: by which the model ends a turn or a text: its generation config's and its tokenizer's.
         arithmetic: device, storage type and precision, and why.
         revision: distinguishes its weights from others of that name; empty for a packaged model.
+        digest: of weights, configuration and tokenizer as they were loaded.
         check: which check ran at load: "full", "quick" (an earlier verdict, or two layers of each kind) or "off".
         relevance: how it scores a query with a document; None if it is no reranker.
         lock: held during a pass and the choice of its tokens.
@@ -48,12 +55,15 @@ class LocalModel:
         self.name = name
         self.arithmetic = arithmetic
         self.revision = revision
+        self.digest = ""
         self.check = "off"
         self.relevance: RelevanceHead | None = None
         self.max_length = model.max_length
         own = encoder.tokenizer.eos_token_id
         self.end_tokens: frozenset[int] = model.end_tokens | (frozenset() if own is None else {int(own)})
         self._given: list[tuple[nn.Parameter, tuple[Any, ...]]] = []
+        self._running: list[tuple[Any, ...]] = []
+        self._changed = ""
         self.lock = threading.Lock()
         repair_in_children(self)
 
@@ -88,6 +98,25 @@ class LocalModel:
                     f"{self.name}: the weights of the given model changed after the reader was made, and part of them "
                     "was copied before; make a new reader with Reader.load((model, tokenizer))"
                 )
+
+    def watch_running(self) -> None:
+        """Remember the state of the weights that run, which `fingerprint` compares."""
+        self._running = _states(self.model)
+
+    def fingerprint(self) -> str:
+        """Return a digest of all that determines keys and values besides the tokens.
+
+        It covers the weights, their device and type, the precision, and the code that runs. Once somebody changes a
+        weight of `Reader.model`, it is one that no other process has.
+        """
+        model, arithmetic = self.model, self.arithmetic
+        now = _states(model)
+        if now != self._running:
+            self._running, self._changed = now, uuid.uuid4().hex
+        kernels = extension.used_instruction_set() if extension.why_missing() is None else ""
+        how = [arithmetic.where, arithmetic.stored, arithmetic.precision, arithmetic.products, model.forward_path]
+        code = [code_digest(), kernels, torch.__version__, transformers.__version__]
+        return digest([self.digest, self._changed, how, model.deterministic, code], 32)
 
     def require_language_model(self) -> None:
         """Check that the model predicts tokens.
@@ -161,6 +190,10 @@ class LocalModel:
         with self.lock:
             self._model = None
             self._given = []
+
+
+def _states(model: TreeModel) -> list[tuple[Any, ...]]:
+    return [_state(parameter) for parameter in model.model.parameters()]
 
 
 def _state(parameter: nn.Parameter) -> tuple[Any, ...]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeAlias, Unpack
+from typing import Any, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +22,7 @@ from fastreader.core.tree import PrefixTree, TokenPairs, Tokens, TreeStats
 from fastreader.errors import NumericsError
 from fastreader.models.passes.key_values import KeyValues, Reuse
 from fastreader.models.passes.logit_head import most_likely_tokens
-from fastreader.models.passes.prefix_cache import PrefixCache
+from fastreader.models.passes.prefix_cache import KeptKeys
 from fastreader.models.tree_model import TreeModel
 from fastreader.ops.linear_logprob import LogprobStats
 from fastreader.reader.fitting import leave_room
@@ -30,7 +30,6 @@ from fastreader.reader.local_model import LocalModel
 from fastreader.reader.prompts.encoder import TextEncoder
 from fastreader.reader.prompts.writer import PromptWriter
 
-Admit: TypeAlias = Callable[[Sequence[PrefixTree]], None]
 _BOOL = kind_of(bool)
 
 
@@ -76,8 +75,7 @@ def score(
     max_batch_tokens: int | None,
     trees: Sequence[PrefixTree] | None = None,
     progress: bool | None = False,
-    kept: PrefixCache | None = None,
-    keep: Admit | None = None,
+    kept: KeptKeys | None = None,
     top_tokens: int = 0,
 ) -> SequenceScores:
     """Do the work of `Reader.score`, reusing the keys and values in `kept`.
@@ -87,16 +85,15 @@ def score(
         sequences, max_batch_tokens, trees, top_tokens: see `Reader.score`.
         progress: show a progress bar; None shows one on a terminal after a second. `showing` decides before it.
         kept: cached keys and values.
-        keep: called before the passes with their trees; raises if they would not fit. With it, the keys and values of
-            all computed tokens are added to `kept`.
     """
     started = time.perf_counter()
     local_model.require_unchanged()
-    if trees is None or keep is not None:
+    keeps = kept is not None and kept.keeps
+    if trees is None or keeps:
         # Cached keys and values need memory besides the pass, as when tokens are generated after it.
-        trees = local_model.plan(sequences, max_batch_tokens, new_tokens=0 if keep is None else 2)
-    if keep is not None:
-        keep(trees)
+        trees = local_model.plan(sequences, max_batch_tokens, new_tokens=2 if keeps else 0)
+    if kept is not None and keeps:
+        kept.admit(trees)
     head = local_model.relevance
     if head is not None and any(len(continuation) for _, continuation in sequences):
         local_model.require_language_model()
@@ -111,7 +108,7 @@ def score(
     with track("scoring", len(trees), "passes", progress, after=SOON) as advance:
         for tree in trees:
             reuse = None if kept is None else kept.lookup(tree)
-            key_values = None if keep is None else local_model.model.new_key_values(tree, reuse)
+            key_values = kept.new_key_values(tree, reuse) if kept is not None and keeps else None
             steps = nullcontext() if advance is unshown else in_steps(advance, layers)
             with steps, local_model.lock:
                 most = None

@@ -33,13 +33,14 @@ from fastreader.models.machine.memory import (
     return_freed,
     without_collections,
 )
+from fastreader.models.passage_cache.cache import PassageCache
 from fastreader.models.rewriting.choices import keep_choices, read_choices
 from fastreader.models.tree_model import TreeModel
 from fastreader.reader.base import ReaderBase
 from fastreader.reader.local_model import LocalModel
 from fastreader.reader.prompts.encoder import TextEncoder
 from fastreader.reader.relevance_head import RelevanceHead
-from fastreader.reader.session import Session, open_session
+from fastreader.reader.session import PassageReader, Session, open_session
 
 _COMPARED_WHOLE = 1 << 26  # weights of a model that a first quick check compares in every layer, in about a second
 _WORTH_RETURNING = 1 << 24  # bytes of weights; collecting garbage passes over every object of the process
@@ -84,6 +85,7 @@ class Reader(ReaderBase):
         self.arithmetic = arithmetic
         self.revision = "" if loaded.packaged else loaded.digest
         local_model = LocalModel(tree_model, encoder, name, arithmetic, self.revision)
+        local_model.digest = loaded.digest
         local_model.relevance = None if loaded.relevance is None else RelevanceHead(loaded.relevance)
         super().__init__(local_model)
         self._loaded_from: LoadOptions | None = None  # None for a model object
@@ -183,6 +185,7 @@ class Reader(ReaderBase):
                 del loaded
                 if weights > _WORTH_RETURNING:
                     return_freed()
+            reader.local_model.watch_running()
             return reader
 
     def __repr__(self) -> str:
@@ -237,6 +240,19 @@ class Reader(ReaderBase):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> NoReturn:
         self.__copy__()
+
+    def with_cache(self, cache: PassageCache) -> PassageReader:
+        """Return a reader of the same model whose calls keep what they read of passages, and reuse it.
+
+        Numbers are the same, bit for bit where docs/determinism.md promises it, else up to rounding::
+
+            cache = fr.PassageCache(max_bytes=4 << 30)
+            ranked = fr.rerank(reader.with_cache(cache), question, passages)
+
+        Args:
+            cache: several readers and threads may share one.
+        """
+        return PassageReader(self.local_model, cache)
 
     def session(
         self,

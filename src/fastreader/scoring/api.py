@@ -13,9 +13,11 @@ from fastreader.core.tree import TreeStats
 from fastreader.data import Example
 from fastreader.data.arguments import make_example
 from fastreader.data.documents import PassageLike
+from fastreader.models.passage_cache.cache import PassageCache
 from fastreader.permutations import Spec
 from fastreader.reader.prompts.template import Template
 from fastreader.reader.reader import Reader
+from fastreader.scoring.known_passages import with_cache
 from fastreader.scoring.passes import OnError, score_jobs, score_many
 from fastreader.scoring.prepare import ScoreOptions, prepare
 from fastreader.scoring.results import PermutationScores
@@ -66,6 +68,7 @@ def score_permutations(
     max_batch_tokens: int | None = None,
     progress: bool | None = None,
     on_error: OnError | None = None,
+    cache: PassageCache | None = None,
 ) -> PermutationScores | Iterator[PermutationScores]:
     """Score candidates (and the question) under many orderings of the passages, sharing every prefix.
 
@@ -95,6 +98,8 @@ def score_permutations(
         progress: show a bar; None shows one on a terminal only.
         on_error: for many examples, called as (index, example, error) for an example that cannot be scored,
             which is then left out; by default the error is raised.
+        cache: keys and values of passages that were read before, see `PassageCache`, for the first passage of each
+            ordering and for those read alone; None reads all.
 
     Returns:
         `PermutationScores`; for many examples an iterator of them.
@@ -118,7 +123,7 @@ def score_permutations(
         on_overflow=on_overflow,
         max_batch_tokens=max_batch_tokens,
     )
-    opened = Reader.load(reader) if isinstance(reader, (str, os.PathLike)) else reader
+    opened = with_cache(Reader.load(reader) if isinstance(reader, (str, os.PathLike)) else reader, cache)
     if isinstance(question, (str, Example)):
         example = make_example(question, passages, candidates)
         (result,) = score_jobs(opened, [prepare(opened, example, options, "the question")])

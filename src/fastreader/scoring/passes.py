@@ -15,6 +15,7 @@ from fastreader.core.tree import TreeStats
 from fastreader.data import Example
 from fastreader.data.arguments import make_example
 from fastreader.errors import FastreaderError, InputError, NumericsError, OutOfBudgetError
+from fastreader.scoring.known_passages import score_after
 from fastreader.scoring.prepare import ScoreOptions, ScoringJob, prepare
 from fastreader.scoring.results import PermutationScores, TokenLogprobs
 
@@ -108,11 +109,14 @@ def _run(
 def score_jobs(reader: ScoringReader, jobs: list[ScoringJob]) -> list[PermutationScores]:
     """Score the sequences of all jobs together, or the sequences of a single job by its plan."""
     alone = len(jobs) == 1
-    sequences = []
+    sequences, ends = [], []
     for job in jobs:
         sequences += job.sequences
-    scores = reader.score(
+        ends += job.ends
+    scores = score_after(
+        reader,
         sequences,
+        ends,
         max_batch_tokens=jobs[0].options.max_batch_tokens,
         trees=jobs[0].trees if alone else None,
     )

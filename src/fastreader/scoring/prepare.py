@@ -63,6 +63,7 @@ class ScoringJob:
         fitted: orderings and pieces that fit the context.
         sequences: for each ordering the question, each candidate and (with `score_passages`) the passages; after all
             orderings the candidates without passages, then the question after each passage alone.
+        ends: where header and first passage end in each sequence, see `PromptPieces.ends`.
         trees: the passes that score them.
     """
 
@@ -70,6 +71,7 @@ class ScoringJob:
     options: ScoreOptions
     fitted: Fitted
     sequences: Pairs
+    ends: list[tuple[int, ...]]
     trees: list[PrefixTree]
 
     @property
@@ -118,12 +120,12 @@ def prepare(
         pieces = encode_example(reader, example, options, where)
     length = places_to_read(example, options, where)
     fitted = fit(pieces, options, reader.max_length, where, length)
-    sequences = _sequences(fitted, options)
+    sequences, ends = _sequences(fitted, options)
     try:
         trees = reader.plan(sequences, options.max_batch_tokens)
     except (InputError, OutOfBudgetError) as error:
         raise type(error)(f"{where}: {error}") from error
-    return ScoringJob(example, options, fitted, sequences, trees)
+    return ScoringJob(example, options, fitted, sequences, ends, trees)
 
 
 def encode_example(reader: ScoringReader, example: Example, options: ScoreOptions, where: str) -> PromptPieces:
@@ -139,26 +141,32 @@ def encode_example(reader: ScoringReader, example: Example, options: ScoreOption
         raise InputError(f"{where}: {error}") from error
 
 
-def _sequences(fitted: Fitted, options: ScoreOptions) -> Pairs:
+def _sequences(fitted: Fitted, options: ScoreOptions) -> tuple[Pairs, list[tuple[int, ...]]]:
+    """Return the pairs to score, and where header and first passage end in the context of each."""
     pieces = fitted.pieces
-    tail = pieces.tail()
+    tail, empty = pieces.tail(), pieces.ends(0)
     sequences: Pairs = []
+    ends: list[tuple[int, ...]] = []
     for order in fitted.design.permutations.tolist():
-        body = pieces.body(order)
+        body, end = pieces.body(order), pieces.ends(pieces.body_length(order[:1]))
         context = pieces.head + body + tail  # one list for all candidates, so that it is checked and converted once
         sequences.append(question_after(pieces, body))
         for candidate in pieces.candidates:
             sequences.append((context, candidate))
+        ends += [end] * (1 + len(pieces.candidates))
         if options.score_passages:
             sequences.append((pieces.head, body))
+            ends.append(empty)
     if options.closed_book:
         context = pieces.head + tail
         for candidate in pieces.candidates:
             sequences.append((context, candidate))
+            ends.append(empty)
     if options.query_likelihood:
         for passage in range(len(pieces.passages) - len(fitted.dropped)):
             sequences.append(question_after(pieces, pieces.body([passage])))
-    return sequences
+            ends.append(pieces.ends(pieces.body_length([passage])))
+    return sequences, ends
 
 
 @dataclass(frozen=True)

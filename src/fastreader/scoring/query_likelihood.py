@@ -15,6 +15,7 @@ from fastreader.data.types import Passage
 from fastreader.errors import ContextOverflowError
 from fastreader.reader.prompts.pieces import PromptPieces, encode
 from fastreader.reader.prompts.template import Template
+from fastreader.scoring.known_passages import score_after
 from fastreader.scoring.labels import tokens_of
 
 FloatArray = npt.NDArray[np.float64]
@@ -47,6 +48,7 @@ class QueryLikelihoods:
 @dataclass(frozen=True)
 class _QuestionJob:
     pairs: list[Pair]  # the question after each passage, each passage, the question alone
+    ends: list[tuple[int, ...]]  # of each pair, see `PromptPieces.ends`
     truncated: list[int]
 
     @property
@@ -94,7 +96,9 @@ def query_likelihoods(
 
     def run() -> Iterator[QueryLikelihoods]:
         pairs = [pair for job in waiting for pair in job.pairs]
-        scores = reader.score(pairs, max_batch_tokens=max_batch_tokens, trees=reader.plan(pairs, max_batch_tokens))
+        ends = [end for job in waiting for end in job.ends]
+        trees = reader.plan(pairs, max_batch_tokens)
+        scores = score_after(reader, pairs, ends, max_batch_tokens=max_batch_tokens, trees=trees)
         start = 0
         for job in waiting:
             end, count = start + len(job.pairs), len(job.truncated)
@@ -120,7 +124,8 @@ def query_likelihoods(
         pairs = [question_after(pieces, body) for body in bodies]
         pairs += [(pieces.head, body) for body in bodies] if score_passages else []
         pairs += [question_after(pieces, [])] if without else []
-        job = _QuestionJob(pairs, truncated)
+        ends = [pieces.ends(len(body)) for body in bodies] + [pieces.ends(0)] * (len(pairs) - len(bodies))
+        job = _QuestionJob(pairs, ends, truncated)
         if waiting and sum(other.size for other in waiting) + job.size > budget:
             yield from run()
             waiting = []

@@ -2,6 +2,7 @@
 
 from fastreader.models.check.probe import Checked, check
 from fastreader.models.check.verdicts import (
+    code_digest,
     is_from_transformers,
     keep_verdict,
     known_verdict,
@@ -12,6 +13,7 @@ from fastreader.models.check.verdicts import (
 __all__ = [
     "Checked",
     "check",
+    "code_digest",
     "is_from_transformers",
     "keep_verdict",
     "known_verdict",

@@ -63,7 +63,7 @@ def _path(kind: str, model: Any, weights: str, how: list[Any]) -> Path:
         "arithmetic": how,
         "device": [device, _instruction_set() if device == "cpu" else ""],
         "places": [str(p.device) for p in model.parameters()] if len(devices) > 1 else [],
-        "versions": [torch.__version__, transformers.__version__, _code()],
+        "versions": [torch.__version__, transformers.__version__, code_digest()],
     }
     return cache_dir() / kind / f"{digest(used, 32)}.json"
 
@@ -94,7 +94,7 @@ def _instruction_set() -> str:
 
 
 @cache
-def _code() -> str:
+def code_digest() -> str:
     """Return a digest of the code that a pass runs: core/, models/, ops/ and the compiled extension."""
     package = Path(__file__).parents[2]
     sources = sorted(path for part in ("core", "models", "ops") for path in (package / part).rglob("*.py"))

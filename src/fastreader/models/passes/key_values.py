@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fastreader.core.lazy import cached_property
 from fastreader.core.tree import IntArray, TreeStats
 from fastreader.models.passes.recurrent_states import RecurrentStates
 
@@ -22,16 +23,21 @@ class KeyValues:
         values: for each layer [T, Hk, Dv].
         states: of recurrent layers after some of the tokens; None for a model without such layers.
         tokens: T, for a model without attention.
+        rows: int64 [R], ascending, the only tokens of a tree that are stored; None stores all.
     """
 
     keys: list[Tensor] = field(default_factory=list)
     values: list[Tensor] = field(default_factory=list)
     states: RecurrentStates | None = None
     tokens: int = 0
+    rows: IntArray | None = None
 
     def add_layer(self, layer: int, key: Tensor, value: Tensor) -> None:
         """Store the next layer."""
         assert layer == len(self.keys)
+        if self.rows is not None:
+            rows = torch.from_numpy(self.rows).to(key.device)
+            key, value = key[rows], value[rows]
         self.keys.append(key.contiguous())
         self.values.append(value.contiguous())
 
@@ -63,10 +69,32 @@ class KeyValues:
                 others[layer] = new.new_empty(0)
             others.clear()
 
+    def part(self, rows: IntArray, nodes: IntArray) -> KeyValues:
+        """Return a copy of some tokens, which shares no memory with this one.
+
+        Args:
+            rows: int64 [R], of keys and values.
+            nodes: int64 [R], the same tokens as `states` numbers them.
+        """
+        found = KeyValues(tokens=len(rows))
+        for tensors, own in ((self.keys, found.keys), (self.values, found.values)):
+            for tensor in tensors:
+                own.append(tensor[torch.from_numpy(rows).to(tensor.device)])
+        if self.states is not None:
+            having = np.flatnonzero(np.isin(nodes, self.states.tokens))
+            found.states = self.states.select(np.searchsorted(self.states.tokens, nodes[having]))
+            found.states.tokens = having
+        return found
+
     @property
     def nbytes(self) -> int:
         """Memory of keys and values, in bytes."""
         return sum(t.numel() * t.element_size() for t in (*self.keys, *self.values))
+
+    @property
+    def total_bytes(self) -> int:
+        """Memory of keys, values and states, in bytes."""
+        return self.nbytes + (0 if self.states is None else self.states.nbytes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,6 +109,17 @@ class CachedTokens:
     indices: IntArray
     rows: IntArray
     key_values: KeyValues
+
+    def take(self, tensor: Tensor, device: torch.device) -> Tensor:
+        """Return the tokens' rows of a layer's keys or values on a device, without a copy if they follow each other."""
+        return tensor[self._span if self._span is not None else torch.from_numpy(self.rows).to(tensor.device)].to(
+            device
+        )
+
+    @cached_property
+    def _span(self) -> slice | None:
+        together = bool((np.diff(self.rows) == 1).all())
+        return slice(int(self.rows[0]), int(self.rows[-1]) + 1) if together else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,11 +147,14 @@ class Reuse:
         computed, total = torch.from_numpy(self.computed).to(device), len(self.computed) + self.num_cached
         keys, values = (new.new_empty(total, *new.shape[1:]) for new in (key, value))
         keys[computed], values[computed] = key, value
-        for part in self.cached:
-            indices, rows = (torch.from_numpy(a).to(device) for a in (part.indices, part.rows))
-            keys[indices] = part.key_values.keys[layer][rows]
-            values[indices] = part.key_values.values[layer][rows]
+        indices = torch.from_numpy(self._cached_indices).to(device)
+        keys[indices] = torch.cat([part.take(part.key_values.keys[layer], device) for part in self.cached])
+        values[indices] = torch.cat([part.take(part.key_values.values[layer], device) for part in self.cached])
         return keys, values
+
+    @cached_property
+    def _cached_indices(self) -> IntArray:
+        return np.concatenate([part.indices for part in self.cached])
 
     def state_rows(self, indices: IntArray) -> IntArray:
         """Return the rows of packed indices (of computed tokens) among the states of the pass."""

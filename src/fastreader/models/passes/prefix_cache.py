@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +14,31 @@ from fastreader.models.passes.key_values import CachedTokens, KeyValues, Reuse
 from fastreader.models.passes.recurrent_states import RecurrentStates, joined_states
 
 _MAX_PARTS = 8
+
+
+class KeptKeys(Protocol):
+    """Keys and values that passes start from, and that they may add to."""
+
+    @property
+    def keeps(self) -> bool:
+        """Whether passes add to them."""
+        ...
+
+    def admit(self, trees: Sequence[PrefixTree]) -> None:
+        """Raise if what passes over these trees add would not fit."""
+        ...
+
+    def lookup(self, tree: PrefixTree) -> Reuse | None:
+        """Return the tokens of a tree that need not be computed, or None if all do."""
+        ...
+
+    def new_key_values(self, tree: PrefixTree, reuse: Reuse | None) -> KeyValues | None:
+        """Return an empty cache for a pass to fill, or None if it adds nothing."""
+        ...
+
+    def add(self, tree: PrefixTree, key_values: KeyValues) -> None:
+        """Keep what a pass has filled."""
+        ...
 
 
 class PrefixCache:
@@ -66,6 +92,29 @@ class PrefixCache:
             last = self._parts.pop()
             self._parts[-1].extend(last)
 
+    def insert(self, regime: int, after: int, tokens: Sequence[int], key_values: KeyValues) -> int:
+        """Cache the keys and values of a chain of tokens as one part, which stays the caller's.
+
+        Not to be mixed with `add`, which merges parts.
+
+        Args:
+            regime: of the sequences that the chain begins or continues.
+            after: node that the first token follows; -1 for none.
+            tokens: at least one, as many as `key_values` has.
+
+        Returns:
+            The node of the last token.
+        """
+        nodes = []
+        for row, token in enumerate(tokens):
+            after = self._nodes.setdefault((regime, after, token), self._count + row)
+            nodes.append(after)
+        if key_values.states is not None:
+            self._add_states(key_values.states, nodes)
+        self._parts.append(key_values)
+        self._count += len(tokens)
+        return after
+
     def count_new(self, trees: Sequence[PrefixTree]) -> int:
         """Return the number of tokens that these trees would add, counting shared ones once."""
         added: dict[tuple[int, int, int], int] = {}
@@ -117,12 +166,13 @@ class PrefixCache:
         indices = np.flatnonzero(node >= 0)
         if len(indices) == 0:
             return None
-        nodes, cached, first = node[indices], [], 0
-        for part in self._parts:
-            inside = np.flatnonzero((nodes >= first) & (nodes < first + len(part)))
-            if len(inside):
-                cached.append(CachedTokens(indices[inside], nodes[inside] - first, part))
-            first += len(part)
+        nodes, cached = node[indices], []
+        starts = np.cumsum([0, *map(len, self._parts)])
+        part_of = np.searchsorted(starts, nodes, side="right") - 1
+        by_part = np.argsort(part_of, kind="stable")
+        for inside in np.split(by_part, np.flatnonzero(np.diff(part_of[by_part])) + 1):
+            part = int(part_of[inside[0]])
+            cached.append(CachedTokens(indices[inside], nodes[inside] - starts[part], self._parts[part]))
         return Reuse(np.flatnonzero(node < 0), cached, states)
 
     def _states_before(self, node: IntArray, parent: npt.NDArray[np.int32]) -> RecurrentStates:

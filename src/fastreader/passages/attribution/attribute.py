@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -27,7 +28,11 @@ from fastreader.passages.attribution.subsets import (
 )
 from fastreader.passages.attribution.surrogate import left_out_fit, log_odds, sparse_weights
 from fastreader.reader.prompts.template import Template
+from fastreader.scoring.known_passages import score_after, with_cache
 from fastreader.scoring.reading import fit_reading, read, reading_pieces
+
+if TYPE_CHECKING:
+    from fastreader.models.passage_cache.cache import PassageCache
 
 ReaderLike = ScoringReader | str | os.PathLike[str]
 WAYS = ("auto", "exact", "sampled")
@@ -52,6 +57,7 @@ def attribute(
     on_overflow: str = "error",
     max_new_tokens: int = 32,
     max_batch_tokens: int | None = None,
+    cache: PassageCache | None = None,
 ) -> Attribution:
     """Measure how much each passage contributes to an answer, by reading subsets of the passages in one packed pass.
 
@@ -77,6 +83,7 @@ def attribute(
             "error" raises.
         max_new_tokens: of a generated answer.
         max_batch_tokens: same as `score_permutations`.
+        cache: keys and values of passages that were read before, see `PassageCache`; None reads all.
 
     Returns:
         The contributions in nats. A `note` says if passages were cut, or if no passage raises the answer.
@@ -100,6 +107,7 @@ def attribute(
         from fastreader.reader.reader import Reader
 
         reader = Reader.load(reader)
+    reader = with_cache(reader, cache)
     stats, generated = TreeStats(0, 0, 0, 0), answer is None
     if answer is None:
         limits = {"max_new_tokens": max_new_tokens, "max_batch_tokens": max_batch_tokens, "on_overflow": on_overflow}
@@ -110,7 +118,8 @@ def attribute(
     pieces, truncated = fit_reading(pieces, range(count), reader.max_length, 1, on_overflow)
     tail, (tokens,) = pieces.tail(), pieces.candidates
     prompts = [(pieces.head + pieces.body(subset) + tail, tokens) for subset in plan.read]
-    scores = reader.score(prompts, max_batch_tokens=max_batch_tokens)
+    ends = [pieces.ends(pieces.body_length(subset[:1])) for subset in plan.read]
+    scores = score_after(reader, prompts, ends, max_batch_tokens=max_batch_tokens)
     values = dict(zip(plan.read, scores.logprob.tolist(), strict=True))
     whole = tuple(range(count))
     if plan.exact:

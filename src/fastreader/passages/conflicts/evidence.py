@@ -16,6 +16,7 @@ from fastreader.passages.conflicts.forms import FormText, form_of, key_of
 from fastreader.passages.conflicts.statements import Statements, instead
 from fastreader.reader.prompts.pieces import PromptPieces, encode
 from fastreader.reader.prompts.template import Template
+from fastreader.scoring.known_passages import score_after
 
 FloatArray = npt.NDArray[np.float64]
 Pair = tuple[list[int], list[int]]
@@ -51,10 +52,12 @@ def propose(
     pieces = encode(reader.encoder, template, example.question, example.passages, texts)
     tokens = dict(zip(texts, pieces.candidates, strict=True))
     pairs: list[Pair] = [(pieces.head + pieces.tail(), tokens[text]) for text in texts]
+    ends = [pieces.ends(0)] * len(pairs)
     for i, each in enumerate(own):
         context = pieces.head + pieces.body([i]) + pieces.tail()
         pairs += [(context, tokens[span]) for span in each]
-    scores = reader.score(pairs, max_batch_tokens=max_batch_tokens)
+        ends += [pieces.ends(pieces.body_length([i]))] * len(each)
+    scores = score_after(reader, pairs, ends, max_batch_tokens=max_batch_tokens)
     values = iter(scores.logprob.tolist())
     closed = {text: next(values) for text in texts}
     found: dict[str, str] = {}
@@ -106,9 +109,11 @@ def gather(
     passages, count = example.passages, len(candidates)
     pieces = encode(reader.encoder, template, example.question, passages, candidates)
     pairs: list[Pair] = [(pieces.head + pieces.tail(), tokens) for tokens in pieces.candidates]
+    ends = [pieces.ends(0)] * count
     for i in range(len(passages)):
         context = pieces.head + pieces.body([i]) + pieces.tail()
         pairs += [(context, tokens) for tokens in pieces.candidates]
+        ends += [pieces.ends(pieces.body_length([i]))] * count
     tied = undecided(said)
     start, owners = len(pairs), []
     for i, passage in enumerate(passages):
@@ -118,7 +123,10 @@ def gather(
                 spans = said.places[i][k], said.in_title[i][k]
                 variants = instead(passage, spans, [candidates[other] for other in tied])
                 pairs += _rewritten(encode(reader.encoder, template, example.question, variants, []))
-    scores = reader.score(pairs, max_batch_tokens=max_batch_tokens)
+    ends += [()] * (
+        len(pairs) - start
+    )  # of a passage that was rewritten, only another claim's beginning would be known
+    scores = score_after(reader, pairs, ends, max_batch_tokens=max_batch_tokens)
     matrix = scores.logprob[:start].reshape(1 + len(passages), count)
     ratios = matrix[1:] - matrix[0]
     claims: list[int | None] = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -20,6 +21,10 @@ from fastreader.passages.conflicts.judge import Evidence, Verdict, judge
 from fastreader.passages.conflicts.results import Conflicts
 from fastreader.passages.conflicts.statements import Statements, statements
 from fastreader.reader.prompts.template import Template, as_template
+from fastreader.scoring.known_passages import with_cache
+
+if TYPE_CHECKING:
+    from fastreader.models.passage_cache.cache import PassageCache
 
 ReaderLike = ScoringReader | str | os.PathLike[str]
 NOTHING_STATED = "no passage states a candidate, so none is compared with the others"
@@ -38,6 +43,7 @@ def conflicts(
     aliases: Mapping[str, Sequence[str]] | None = None,
     template: Template | None = None,
     max_batch_tokens: int | None = None,
+    cache: PassageCache | None = None,
 ) -> Conflicts:
     """Compare what the passages say of each candidate answer, and find the passage that contradicts the others.
 
@@ -59,6 +65,7 @@ def conflicts(
         aliases: other names of a candidate, by candidate: ``{"Netherlands": ["Holland"]}``.
         template: the prompt's texts.
         max_batch_tokens: maximum number of tokens computed in one pass; None decides by free memory.
+        cache: keys and values of passages that were read before, see `PassageCache`; None reads all.
 
     Returns:
         The evidence, the probabilities and the odd passage. If no passage states or denies a candidate, there is no
@@ -82,6 +89,7 @@ def conflicts(
         from fastreader.reader.reader import Reader
 
         reader = Reader.load(reader)
+    reader = with_cache(reader, cache)
     own, stats = not given, TreeStats(0, 0, 0, 0)
     if own:
         given, names, stats = propose(reader, example, prompts, max_batch_tokens)

@@ -24,9 +24,11 @@ from fastreader.passages.ranking.relevance import RELEVANCE, by_relevance
 from fastreader.passages.ranking.results import Reranked, RerankResult, by_value, ranking_of, readable
 from fastreader.passages.ranking.yes_no import YES_NO, by_yes_no
 from fastreader.reader.prompts.template import as_template
+from fastreader.scoring.known_passages import with_cache
 from fastreader.scoring.query_likelihood import query_likelihoods
 
 if TYPE_CHECKING:
+    from fastreader.models.passage_cache.cache import PassageCache
     from fastreader.moi.quantities.position_bias import PositionBias
     from fastreader.reader.prompts.template import Template
 
@@ -73,6 +75,7 @@ def rerank(
     on_overflow: str = "truncate",
     max_batch_tokens: int | None = None,
     progress: bool | None = None,
+    cache: PassageCache | None = None,
     **settings: Any,
 ) -> Reranked | list[Reranked]:
     """Order passages by their relevance to a question.
@@ -110,6 +113,8 @@ def rerank(
             "error" raises. Baselines always raise.
         max_batch_tokens: same as `score_permutations`.
         progress: show a progress bar; None shows one on a terminal, for a single question after a second.
+        cache: keys and values of passages that were read before, see `PassageCache`: "query_likelihood" then computes
+            only the question after them. None reads all.
         settings: further settings: of "yes_no" `prompt` (`YesNoPrompt`) and `calibrate` (subtract the log-odds for
             an empty passage), of "moi" (`moi.rerank`) or of the baseline.
 
@@ -130,7 +135,7 @@ def rerank(
         questions = _questions([question], [passages])
     else:
         questions = _questions(question, passages, plural=True)
-    opened = _opened(reader)
+    opened = with_cache(_opened(reader), cache)
     if name is None:
         name = RELEVANCE if getattr(opened, "is_reranker", False) else LIKELIHOOD
     _check_settings(name, settings)

@@ -20,7 +20,7 @@ from fastreader.core.tree import IntArray, PrefixTree, TreeStats
 from fastreader.models.passes import row_keys
 from fastreader.models.passes.decode_keys import DecodeKeys
 from fastreader.models.passes.key_values import Reuse
-from fastreader.models.passes.prefix_cache import PrefixCache
+from fastreader.models.passes.prefix_cache import KeptKeys
 from fastreader.reader.fitting import leave_room
 from fastreader.reader.generation.gpu_decoding import Decoding, check_finite, decode_on_device
 from fastreader.reader.generation.sampling import pick, row_generator, top_rows
@@ -33,7 +33,7 @@ _PROMPTS = replace(kind_of(Iterable[Any]), words="a list of prompts")
 
 
 def generate(
-    local_model: LocalModel, prompts: Iterable[TextOrTokens], options: StepOptions, kept: PrefixCache | None = None
+    local_model: LocalModel, prompts: Iterable[TextOrTokens], options: StepOptions, kept: KeptKeys | None = None
 ) -> Steps:
     """Do the work of `Reader.generate` step by step, reusing the keys and values in `kept`.
 

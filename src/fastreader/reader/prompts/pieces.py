@@ -58,6 +58,19 @@ class PromptPieces:
             length += len(self.passages[index][place if self.numbered else 0])
         return length
 
+    def ends(self, first: int) -> tuple[int, ...]:
+        """Return how many tokens a prompt's header takes, and the header with the first passage.
+
+        What the model computes for these tokens does not depend on the question. None are returned if the template puts
+        the question first.
+
+        Args:
+            first: number of tokens of the first passage with the separator; 0 without passages.
+        """
+        if self.question_at is not None:
+            return ()
+        return (len(self.head), len(self.head) + first) if first else (len(self.head),)
+
     def tail(self) -> list[int]:
         """Return the tokens from the end of the passages to the start of the answer."""
         return self.question_lead + self.question + self.answer

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from fastreader.core.checked import checked
@@ -14,10 +15,11 @@ from fastreader.core.protocol import TextOrTokens
 from fastreader.core.tree import PrefixTree, TreeStats
 from fastreader.errors import ContextOverflowError, FastreaderError, NotReloadableError, OutOfBudgetError
 from fastreader.models.machine import memory
-from fastreader.models.passes.prefix_cache import PrefixCache
+from fastreader.models.passes.key_values import KeyValues, Reuse
+from fastreader.models.passes.prefix_cache import KeptKeys, PrefixCache
+from fastreader.models.tree_model import TreeModel
 from fastreader.reader.base import ReaderBase
 from fastreader.reader.local_model import LocalModel
-from fastreader.reader.loglikelihood import Admit
 
 _SHARE = 0.5  # of the free memory, for what is cached
 
@@ -43,7 +45,7 @@ class Session(ReaderBase):
         check_int("max_bytes", max_bytes, optional=True)
         self._kept: PrefixCache | None = PrefixCache(local_model.model.regimes)
         self._use = threading.RLock()  # the cache may not change between a look-up and the read that follows it
-        self._admit = self._check_room if cache_scored else None
+        self._keeps = cache_scored
         free = min(map(memory.free_bytes, local_model.model.devices))
         self._allowed = int(_SHARE * free) if max_bytes is None else max_bytes
         self.stats = TreeStats(0, 0, 0, 0)
@@ -132,9 +134,9 @@ class Session(ReaderBase):
             )
 
     @contextmanager
-    def _cache(self) -> Iterator[tuple[PrefixCache | None, Admit | None]]:
+    def _cache(self) -> Iterator[KeptKeys]:
         with self._use:
-            yield self._open(), self._admit
+            yield _SessionKeys(self._open(), self._keeps, self.local_model.model, self._check_room)
 
     def _open(self) -> PrefixCache:
         if self._kept is None:
@@ -162,6 +164,25 @@ class Session(ReaderBase):
     def nbytes(self) -> int:
         """Memory of the cached keys and values in bytes, 0 once closed."""
         return 0 if self._kept is None else self._kept.nbytes
+
+
+@dataclass(frozen=True)
+class _SessionKeys:
+    """What one call of a session starts from, and adds to."""
+
+    cache: PrefixCache
+    keeps: bool
+    model: TreeModel
+    admit: Callable[[Sequence[PrefixTree]], None]
+
+    def lookup(self, tree: PrefixTree) -> Reuse | None:
+        return self.cache.lookup(tree)
+
+    def new_key_values(self, tree: PrefixTree, reuse: Reuse | None) -> KeyValues:
+        return self.model.new_key_values(tree, reuse)
+
+    def add(self, tree: PrefixTree, key_values: KeyValues) -> None:
+        self.cache.add(tree, key_values)
 
 
 def open_session(

@@ -1,0 +1,1 @@
+"""Keys and values of prompts' headers and first passages, kept between calls."""

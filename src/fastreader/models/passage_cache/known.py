@@ -1,0 +1,153 @@
+"""KnownPassages: the tokens of one call's passes that a `PassageCache` has, and those that the passes add."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from fastreader.core.tree import IntArray, PrefixTree, TokenPairs, Tokens
+from fastreader.models.config.facts import RotaryRegimes
+from fastreader.models.passage_cache.entries import PassageEntries, PrefixKey
+from fastreader.models.passes.key_values import KeyValues, Reuse
+from fastreader.models.passes.prefix_cache import PrefixCache
+from fastreader.models.passes.recurrent_states import RecurrentStates
+
+Ends = Sequence[Sequence[int]]
+"""For each sequence, the numbers of tokens after which its header ends, and its first passage; either may lack."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Part:
+    """A header, or the passage after it."""
+
+    key: PrefixKey
+    tokens: Sequence[int]
+    start: int
+    header: _Part | None
+
+    @property
+    def end(self) -> int:
+        return self.start + len(self.tokens)
+
+
+class KnownPassages:
+    """The look-ups of one call: a pass at a time, `lookup`, `new_key_values` and `add`.
+
+    Args:
+        entries: what is known.
+        fingerprint: of the model, see `LocalModel.fingerprint`.
+        regimes: the model's rotary length rule.
+        sequences: (context, continuation) pairs of the call.
+        ends: where header and first passage end in each context.
+        recurrent: whether the model has layers with states.
+    """
+
+    def __init__(
+        self,
+        entries: PassageEntries,
+        fingerprint: str,
+        regimes: RotaryRegimes,
+        sequences: TokenPairs,
+        ends: Ends,
+        *,
+        recurrent: bool,
+    ) -> None:
+        self._known = entries
+        self._fingerprint = fingerprint
+        self._regimes = regimes
+        self._recurrent = recurrent
+        self._sequences = sequences
+        self._ends = ends
+        self._split: dict[tuple[int, int, tuple[int, ...]], tuple[_Part, ...]] = {}  # by identity of the context
+        self._missing: list[tuple[_Part, IntArray]] = []  # of the pass, with packed indices
+
+    def admit(self, trees: Sequence[PrefixTree]) -> None:
+        """Accept any pass: the cache makes room for what it keeps."""
+
+    @property
+    def keeps(self) -> bool:
+        """Whether a pass would add something, whose keys and values need memory until its end."""
+        keys: set[PrefixKey] = set()
+        for sequence, (context, continuation) in enumerate(self._sequences):
+            regime = self._regimes.of(len(context) + max(len(continuation) - 1, 0))
+            keys.update(part.key for part in self._parts(sequence, regime))
+        return any(self._known.get(key) is None for key in keys)
+
+    def lookup(self, tree: PrefixTree) -> Reuse | None:
+        """Return the cached tokens of a tree whose sequences share one regime, or None if no token is cached."""
+        regime = self._regimes.of(int(tree.positions.max()) + 1)
+        found = PrefixCache(self._regimes)
+        nodes: dict[PrefixKey, int] = {}  # of the last tokens of parts that were found
+        read: dict[PrefixKey, tuple[_Part, int]] = {}  # parts to compute, each with a leaf behind it
+        hits = misses = 0
+        for row, sequence in enumerate(tree.sequence_ids.tolist()):
+            for part in self._parts(sequence, regime):
+                if part.key in nodes or part.key in read:
+                    continue
+                after = -1 if part.header is None else nodes.get(part.header.key)
+                key_values = None if after is None else self._known.get(part.key)
+                if after is None or key_values is None:
+                    read[part.key] = part, int(tree.leaves[row])
+                    misses += part.header is not None
+                else:
+                    nodes[part.key] = found.insert(regime, after, part.tokens, key_values)
+                    hits += part.header is not None
+        for key in reversed(nodes):  # headers after their passages, which leave first
+            self._known.get(key)
+        self._known.count(hits, misses)
+        self._missing = [(part, _path(tree, leaf, part.start, part.end)) for part, leaf in read.values()]
+        return found.lookup(tree) if nodes else None
+
+    def new_key_values(self, tree: PrefixTree, reuse: Reuse | None) -> KeyValues | None:
+        """Return an empty cache of the tokens to keep, or None if there are none."""
+        if not self._missing:
+            return None
+        rows = np.unique(np.concatenate([indices for _, indices in self._missing]))
+        if not self._recurrent:
+            return KeyValues(rows=rows)
+        # A question may begin right after the passage; its first token is then predicted by the passage's last one,
+        # which is computed again, from the state before it.
+        last = np.unique(np.concatenate([indices[-2:] for _, indices in self._missing]))
+        last = last if reuse is None else np.intersect1d(last, reuse.computed)
+        return KeyValues(states=RecurrentStates(last), rows=rows)
+
+    def add(self, tree: PrefixTree, key_values: KeyValues) -> None:
+        """Give the cache what a pass computed of `new_key_values`."""
+        assert key_values.rows is not None
+        new = []
+        for part, indices in self._missing:
+            own = np.searchsorted(key_values.rows, indices)
+            header = None if part.header is None else part.header.key
+            new.append((part.key, header, key_values.part(own, indices)))
+        self._known.add(new)
+        self._missing = []
+
+    def _parts(self, sequence: int, regime: int) -> tuple[_Part, ...]:
+        context, ends = self._sequences[sequence][0], tuple(self._ends[sequence])
+        place = id(context), regime, ends
+        if place not in self._split:
+            self._split[place] = tuple(self._new_parts(context, regime, ends))
+        return self._split[place]
+
+    def _new_parts(self, context: Tokens, regime: int, ends: tuple[int, ...]) -> Iterator[_Part]:
+        tokens = np.asarray(context[: max(ends, default=0)], dtype=np.int64)
+        start, header = 0, None
+        for end in ends:
+            name = hashlib.blake2b(tokens[:end].astype("<u4").tobytes(), digest_size=20, salt=bytes([regime]))
+            header = _Part((self._fingerprint, name.hexdigest()), tokens[start:end].tolist(), start, header)
+            start = end
+            yield header
+
+
+def _path(tree: PrefixTree, leaf: int, start: int, end: int) -> IntArray:
+    """Return the packed indices of a sequence's tokens from `start` to `end`, int64 [end - start]."""
+    parent = tree.parent
+    while tree.positions[leaf] >= end:
+        leaf = int(parent[leaf])
+    indices = [leaf]
+    while len(indices) < end - start:
+        indices.append(int(parent[indices[-1]]))
+    return np.array(indices[::-1], dtype=np.int64)

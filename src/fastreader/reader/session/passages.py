@@ -1,0 +1,86 @@
+"""PassageReader: a reader whose calls keep what they read of passages in a `PassageCache`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from fastreader.core.checked import checked
+from fastreader.core.checks import expect
+from fastreader.core.protocol import SequenceScores, TextOrTokens
+from fastreader.core.tree import PrefixTree, TokenPairs
+from fastreader.errors import NotReloadableError
+from fastreader.models.passage_cache.cache import PassageCache
+from fastreader.models.passage_cache.known import KnownPassages
+from fastreader.reader.base import ReaderBase
+from fastreader.reader.local_model import LocalModel
+from fastreader.reader.session.session import Session, open_session
+
+
+@checked
+class PassageReader(ReaderBase):
+    """A reader with a cache of passages, created by `Reader.with_cache`.
+
+    Its calls return what the reader's do. `fr.rerank` by query likelihood, `fr.conflicts`, `fr.attribute` and
+    `fr.score_permutations` read a passage that follows the prompt's header only if the cache lacks it.
+
+    Args:
+        local_model: the reader's.
+        cache: of passages.
+
+    Attributes:
+        passage_cache: the cache.
+    """
+
+    def __init__(self, local_model: LocalModel, cache: PassageCache) -> None:
+        super().__init__(local_model)
+        self.passage_cache = cache
+
+    def with_cache(self, cache: PassageCache) -> PassageReader:
+        """Return the same reader with another cache."""
+        return PassageReader(self.local_model, cache)
+
+    def session(self, *prefixes: TextOrTokens | Sequence[str], **options: Any) -> Session:
+        """Open a session of the reader, which keeps its prefixes itself, as `Reader.session`."""
+        max_bytes, cache_scored = options.pop("max_bytes", None), options.pop("cache_scored", False)
+        return open_session(self.local_model, prefixes, max_bytes, cache_scored, **options)
+
+    def score(
+        self,
+        sequences: TokenPairs,
+        *,
+        max_batch_tokens: int | None = None,
+        trees: Sequence[PrefixTree] | None = None,
+        top_tokens: int = 0,
+        ends: Sequence[Sequence[int]] | None = None,
+    ) -> SequenceScores:
+        """Score (context, continuation) pairs of token ids, as `Reader.score`.
+
+        Args:
+            sequences, max_batch_tokens, trees, top_tokens: see `Reader.score`.
+            ends: for each sequence the numbers of its context's tokens after which the prompt's header ends, and the
+                first passage; what lies before them is taken from the cache, or kept in it. An empty list, or None for
+                all, leaves the cache out.
+
+        Raises:
+            InputError, ContextOverflowError, OutOfBudgetError, NumericsError: as `Reader.score`; also if `ends` has
+                another length, or numbers that do not ascend within a context.
+        """
+        if ends is None:
+            return super().score(sequences, max_batch_tokens=max_batch_tokens, trees=trees, top_tokens=top_tokens)
+        expect(len(ends) == len(sequences), "ends", f"{len(sequences)} lists, one for each sequence", len(ends))
+        for i, (own, (context, _)) in enumerate(zip(ends, sequences, strict=True)):
+            ascending = all(a < b for a, b in zip([0, *own], [*own, len(context) + 1], strict=True))
+            expect(ascending, f"ends[{i}]", f"ascending numbers from 1 to {len(context)}", own)
+        return self._score(self._known(sequences, ends), sequences, max_batch_tokens, trees, top_tokens)
+
+    def _known(self, sequences: TokenPairs, ends: Sequence[Sequence[int]]) -> KnownPassages:
+        model = self.local_model.model
+        entries, fingerprint = self.passage_cache.entries, self.local_model.fingerprint()
+        return KnownPassages(entries, fingerprint, model.regimes, sequences, ends, recurrent=bool(model.mixers))
+
+    def __reduce__(self) -> NoReturn:
+        raise NotReloadableError(
+            f"reader: expected a Reader, which another process can load too, got one with a cache of {self.name}, "
+            "which is in this process; pickle the reader and call its with_cache there"
+        )
