@@ -36,6 +36,36 @@ def test_vote(answers):
     assert "q39" in table and "B@2" in table
 
 
+def test_vote_prints_accuracy_and_win_ratios(tmp_path):
+    file = tmp_path / "answers.jsonl"
+    right = {"A": (1, 1, 1, 0), "B": (1, 0, 0, 0)}  # a tie of two answers goes to the first retriever
+    rows = [
+        Answers(
+            f"q{i}",
+            list(right),
+            [("yes" if each[i] else f"yes indeed {name}") for name, each in right.items()],
+            right=["Yes!"],
+        )
+        for i in range(4)
+    ]
+    rows.append(Answers("no right answer", list(right), ["yes", "yes"]))
+    file.write_text("".join(json.dumps(row.to_dict()) + "\n" for row in rows))
+
+    def cells(text):
+        return [[cell.strip() for cell in line.strip("│\n").split("│")] for line in text.splitlines() if "│" in line]
+
+    table = run("vote", file).stdout.partition("em on 4 questions with right answers")[2]
+    expected = [
+        ["A", "0.750", "0.000", "0.667"],
+        ["B", "0.250", "0.667", "0.000"],
+        ["the vote", "0.750", "0.000", "0.333"],
+    ]
+    assert cells(table) == expected
+    done = run("vote", file, "-f", "jsonl")
+    assert cells(done.stderr) == expected and len(done.stdout.splitlines()) == 5
+    assert ["A", "0.917", "", ""] in cells(run("vote", file, "--metric", "f1").stdout)  # graded
+
+
 def test_vote_fits_saves_and_loads_weights(answers, tmp_path):
     file, rows = answers
     voter = tmp_path / "voter.json"
@@ -65,7 +95,6 @@ def test_brackets_are_not_markup(tmp_path):
     ("arguments", "expected"),
     [
         (["--save", "x.json"], "--fit"),
-        (["--metric", "f1"], "--metric: needs --fit"),
         (["--fit", "--seed", "-1"], "--seed: expected an integer of at least 0, got -1"),
         (["--voter", "x.json", "--fit"], "--voter"),
         (["--voter", "x.json", "--pooling", "max"], "--voter"),

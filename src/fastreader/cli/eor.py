@@ -161,7 +161,7 @@ def eor(
     if voter.fit:
         fit_voter(fitted, found, voting)
     if path is None:
-        show(list(zip(found, fitted.vote(found), strict=True)), output.format or options.Format.table)
+        show(list(zip(found, fitted.vote(found), strict=True)), output.format or options.Format.table, voter.metric)
 
 
 def _dry_run(reader: DryReader, run: Callable[[CachedReader], None], questions: int) -> None:

@@ -61,7 +61,7 @@ def vote(
     fitted = voting.voter(reader)
     if voter.fit:
         fit_voter(fitted, rows, voting)
-    show(list(zip(rows, fitted.vote(rows), strict=True)), format)
+    show(list(zip(rows, fitted.vote(rows), strict=True)), format, voter.metric)
 
 
 def _read(file: Path) -> list[Answers]:

@@ -13,12 +13,14 @@ import typer
 from fastreader.cli.inputs import check_writable
 from fastreader.cli.options import Format, SeedOption
 from fastreader.cli.output import write_json
-from fastreader.cli.screen import Screen, Text, say
+from fastreader.cli.screen import Screen, say
 from fastreader.core.checks import check_choice, check_seed, expect, located, require
 from fastreader.data.files import read_object
 from fastreader.data.types import Example
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from fastreader.core.protocol import ReaderProtocol
     from fastreader.eor import Answers, Vote, Voter
 
@@ -42,7 +44,9 @@ class VoterArguments:
     pooling: Annotated[str, typer.Option(help="mean, max, majority or plurality.")] = "mean"
     voter: Annotated[Path | None, typer.Option("--voter", help="A voter that --save wrote.", show_default=False)] = None
     fit: Annotated[bool, typer.Option("--fit", help="First learn the weights from the file's right answers.")] = False
-    metric: Annotated[str, typer.Option(help="Metric that --fit maximises: em, f1, contained or words.")] = "em"
+    metric: Annotated[
+        str, typer.Option(help="Metric of the accuracy, which --fit maximises: em, f1, contained or words.")
+    ] = "em"
     save: Annotated[
         Path | None, typer.Option("--save", help="Write the fitted voter to this .json file.", show_default=False)
     ] = None
@@ -66,7 +70,6 @@ class VoterArguments:
         support = self.min_support
         expect(support is None or not math.isnan(support), "--min-support", "a number", support)
         require(self.fit or self.save is None, "--save: needs --fit, which makes the voter to save")
-        require(self.fit or self.metric == "em", "--metric: needs --fit, which maximises it")
         check_choice("--metric", self.metric, measures.MEASURES)
         check_seed("--seed", self.seed)
         if self.save is not None:
@@ -177,32 +180,26 @@ def fit_voter(voter: Voter, answers: Sequence[Answers], voting: Voting) -> None:
         voter.save(save)
 
 
-def show(rows: Sequence[tuple[Answers, Vote]], format: Format) -> None:
-    """Print votes in a format."""
-    if format is Format.table:
-        _table(rows)
-        return
-    dicts: list[dict[str, Any]] = [
-        {"id": answers.id, "question": answers.question, "retrievers": answers.retrievers, **vote.to_dict()}
-        for answers, vote in rows
-    ]
-    if format is Format.json:
-        write_json(dicts, indent=1)
-        return
-    for row in dicts:
-        write_json(row)
-
-
-def _table(rows: Sequence[tuple[Answers, Vote]]) -> None:
-    from rich.table import Table
-
+def show(rows: Sequence[tuple[Answers, Vote]], format: Format, metric: str) -> None:
+    """Print votes in a format, and how often retrievers and votes are right: with JSON on standard error."""
     from fastreader.cli.tables.scores import UNLIMITED
+    from fastreader.cli.tables.votes import accuracy_table, vote_table
 
-    table = Table("id", "question", "answer", "retriever", "support")
-    for answers, vote in rows:
-        support = "" if vote.winner is None else f"{vote.support[vote.winner]:.2f}"
-        said = f"none: {vote.abstained}" if vote.answer is None else vote.answer
-        cells = (answers.id or "", answers.question, said, vote.retriever or "", support)
-        table.add_row(*(Text(cell) for cell in cells))  # brackets are the texts' own
-    console = Screen()
-    (console if console.is_terminal else Screen(width=UNLIMITED)).print(table)
+    def draw(table: Table, **options: Any) -> None:
+        console = Screen(**options)
+        (console if console.is_terminal else Screen(width=UNLIMITED, **options)).print(table)
+
+    if format is Format.table:
+        draw(vote_table(rows))
+    else:
+        dicts: list[dict[str, Any]] = [
+            {"id": answers.id, "question": answers.question, "retrievers": answers.retrievers, **vote.to_dict()}
+            for answers, vote in rows
+        ]
+        if format is Format.json:
+            write_json(dicts, indent=1)
+        else:
+            for row in dicts:
+                write_json(row)
+    if (measured := accuracy_table(rows, metric)) is not None:
+        draw(measured, stderr=format is not Format.table)
