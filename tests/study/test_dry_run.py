@@ -121,6 +121,17 @@ def test_a_context_that_is_too_small_is_named(model, tmp_path):
     assert costs[0].prompts == (1, 1)
 
 
+def test_rankings_keep_the_order_for_the_first_bound(model, tmp_path):
+    def counted(*retrievers):
+        method = {"method": "eor", "retrievers": list(retrievers)}
+        return dry_run(study_with(tmp_path, model, [method], passages=4))[0]
+
+    plain, ranked = counted("R@2", "R@3"), counted("R@2", "R@3", "R@RR@2", "R@RR@3")
+    scored = 4 * 4  # questions and passages
+    assert plain.prompts == (8, 8) and ranked.prompts[0] == 8 + scored < ranked.prompts[1] <= 16 + scored
+    assert ranked.computed_tokens[0] < ranked.computed_tokens[1]
+
+
 def run(*arguments):
     with mock.patch.object(Reader, "load", side_effect=AssertionError("weights")):
         return CliRunner().invoke(cli.app, list(map(str, arguments)))
@@ -133,7 +144,7 @@ def test_dry_runs_of_the_commands(model, tmp_path):
     )
     assert done.exit_code == 0, done.output
     assert "'order:oracle' fails for every question" in done.stderr and "│ base" in done.stdout
-    assert "at least" in done.stdout and not (tmp_path / "run").exists()
+    assert "less than 1 s to read the prompts" in " ".join(done.stdout.split()) and not (tmp_path / "run").exists()
     done = run("ask", QUESTIONS, "--method", "base@3", "-m", model, *common)
     assert done.exit_code == 0 and "base@3" in done.stdout
     row = [cell.strip() for cell in next(line for line in done.stdout.splitlines() if "base@3" in line).split("│")]

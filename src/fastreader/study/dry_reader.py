@@ -77,13 +77,14 @@ class Speed:
 class DryReader(ScoreReader, RelevanceCalls):
     """A `ScoringReader` without weights, for the cost of methods whose results do not matter.
 
-    Log-likelihoods are made-up numbers that differ between texts, and every reply is a placeholder: with `longest`,
-    made-up words up to the limit, else nothing.
+    With `longest`, log-likelihoods are made-up numbers that differ between texts, and every reply is made-up words up
+    to the limit. Else all texts are equally likely, so that what is ranked by them keeps its order, and replies are
+    empty.
 
     Attributes:
         name: of the reader.
         max_length: as `Reader.max_length`.
-        longest: whether replies are as long as allowed; may be set at any time.
+        longest: whether replies are as long as allowed and scores differ; may be set at any time.
         speed: of this machine's linear layers; None if it is unknown.
     """
 
@@ -174,7 +175,8 @@ class DryReader(ScoreReader, RelevanceCalls):
         stats = _NOTHING
         for tree in planned:
             stats += tree.stats
-        values = [np.full(len(tokens), _nats(context, tokens)) for context, tokens in sequences]
+        nats = _nats if self.longest else _equal
+        values = [np.full(len(tokens), nats(context, tokens)) for context, tokens in sequences]
         return SequenceScores(
             logprob=np.array([each.sum() for each in values]),
             num_tokens=np.array(list(map(len, values)), dtype=np.int64),
@@ -220,6 +222,10 @@ class DryReader(ScoreReader, RelevanceCalls):
 def _nats(context: Sequence[int], tokens: Sequence[int]) -> float:
     """Return a number in (-2, -1], the same for all orders of the same tokens, which no solver then has to explain."""
     return -1 - (sum(context) + sum(tokens)) % _PRIME / _PRIME
+
+
+def _equal(context: Sequence[int], tokens: Sequence[int]) -> float:
+    return -1.0
 
 
 def _speed(found: Found, arithmetic: Arithmetic) -> Speed | None:

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from fastreader.study.dry_run import Bounds, DryCost
 
 _NOTE = (
-    "Tokens are of prompts; new tokens come on top. A range goes from empty replies to the longest ones that are "
-    "allowed."
+    "Tokens are of prompts; new tokens come on top. A range goes from empty replies, and rankings that keep the "
+    "retriever's order, to the longest replies that are allowed, and rankings at random."
 )
 
 
@@ -51,12 +51,14 @@ def _time(name: str, speed: Speed | None, costs: Sequence[DryCost]) -> str:
     low, high = (speed.seconds(sum(cost.computed_tokens[i] for cost in costs if cost.reader == name)) for i in (0, 1))
     spent = _duration(high) if _duration(low) == _duration(high) else f"{_duration(low)} to {_duration(high)}"
     return (
-        f"{name}: at least {spent} to read the prompts on this machine, which is what its linear layers take at the "
-        f"measured {speed.gflops:,.0f} GFLOP/s ({speed.products}); attention and new tokens come on top."
+        f"{name}: this machine's linear layers take {spent} to read the prompts, at the measured {speed.gflops:,.0f} "
+        f"GFLOP/s ({speed.products}); attention and new tokens come on top."
     )
 
 
 def _duration(seconds: float) -> str:
+    if seconds < 0.5:
+        return "less than 1 s"
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
