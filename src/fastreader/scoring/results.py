@@ -15,6 +15,7 @@ from fastreader.core.checks import given
 from fastreader.core.drawing import new_figure
 from fastreader.core.frames import data_frame
 from fastreader.core.tree import TreeStats
+from fastreader.core.words import counted
 from fastreader.data.record import SavedRecord
 from fastreader.errors import InputError
 
@@ -220,8 +221,9 @@ class PermutationScores(SavedRecord):
         """Return one line about the call, then a row of `_COLUMNS` for each candidate (or one for the question)."""
         count, length = self.permutations.shape
         head = (
-            f"PermutationScores({count} orderings ({self.design}) of {length} passages x {len(self.candidates)} "
-            f"candidates, {self.stats.computed_tokens:,} of {self.stats.total_tokens:,} tokens computed)"
+            f"PermutationScores({counted(count, 'ordering')} ({self.design}) of {counted(length, 'passage')} x "
+            f"{counted(len(self.candidates), 'candidate')}, {self.stats.computed_tokens:,} of "
+            f"{self.stats.total_tokens:,} tokens computed)"
         )
         if not self.candidates:
             return [(head,), ("question", f"mean {self.question_logprobs.mean():.2f} nats", "", "")]

@@ -8,6 +8,7 @@ from typing import Any
 
 from fastreader.core.checked import checked_methods
 from fastreader.core.frames import listing
+from fastreader.core.words import counted
 from fastreader.data.record import Record
 from fastreader.data.types import Passage
 from fastreader.moi.quantities.observations import Observations
@@ -88,7 +89,7 @@ class Ranked:
     def __repr__(self) -> str:
         """Return the ranking on at most 18 lines, one line a passage."""
         head = [
-            f"Ranked: {len(self)} passages in {self.order} order; bias: {self.bias_source}; "
+            f"Ranked: {counted(len(self), 'passage')} in {self.order} order; bias: {self.bias_source}; "
             f"{self.cost.computed_tokens:,} tokens computed",
             f"question: {self.question}",
             "place  index  utility  p_best  passage",

@@ -13,6 +13,7 @@ from fastreader.core.checked import checked_methods
 from fastreader.core.drawing import COLOURS, new_figure
 from fastreader.core.frames import data_frame, listing
 from fastreader.core.tree import TreeStats
+from fastreader.core.words import counted
 from fastreader.data.record import SavedRecord
 from fastreader.data.types import Passage
 
@@ -139,7 +140,7 @@ class Attribution(SavedRecord):
     def __repr__(self) -> str:
         """Return the passages by falling Shapley value, on at most 16 lines."""
         head = [
-            f"Attribution of {self.answer!r} to {len(self.passages)} passages; {self.subsets} subsets, "
+            f"Attribution of {self.answer!r} to {counted(len(self.passages), 'passage')}; {self.subsets} subsets, "
             f"{self.stats.computed_tokens:,} tokens computed",
             f"question: {self.question}",
             "passage  Shapley  alone  left out  surrogate",

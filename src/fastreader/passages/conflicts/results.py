@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from fastreader.core.checked import checked_methods
 from fastreader.core.tree import TreeStats
+from fastreader.core.words import counted
 from fastreader.data.record import SavedRecord
 
 FloatArray = npt.NDArray[np.float64]
@@ -93,7 +94,8 @@ class Conflicts(SavedRecord):
         return int(self.odd_scores.argmax()) if self.score >= FLAG else None
 
     def __repr__(self) -> str:
-        head = f"Conflicts({len(self.logprobs)} passages x {len(self.candidates)} candidates, score {self.score:.2f}"
+        passages, candidates = counted(len(self.logprobs), "passage"), counted(len(self.candidates), "candidate")
+        head = f"Conflicts({passages} x {candidates}, score {self.score:.2f}"
         agreed = ""
         if self.consensus is not None:
             name, probable = self.candidates[self.consensus], self.probabilities[self.consensus]

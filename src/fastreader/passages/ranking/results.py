@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from fastreader.core.frames import data_frame, listing
 from fastreader.core.tree import TreeStats
+from fastreader.core.words import counted
 from fastreader.data.record import Record
 from fastreader.data.types import Example, Passage
 
@@ -80,7 +81,8 @@ class Reranked:
     def __repr__(self) -> str:
         """Return the ranking on at most 16 lines, one a passage."""
         head = [
-            f"Reranked: {len(self)} passages by {self.method}; {self.stats.computed_tokens:,} tokens computed",
+            f"Reranked: {counted(len(self), 'passage')} by {self.method}; "
+            f"{self.stats.computed_tokens:,} tokens computed",
             f"question: {self.question}",
             "relevance  index  passage",
         ]

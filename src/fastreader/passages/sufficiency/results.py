@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from fastreader.core.checked import checked_methods
 from fastreader.core.tree import TreeStats
+from fastreader.core.words import counted
 from fastreader.data.record import SavedRecord
 
 FloatArray = npt.NDArray[np.float64]
@@ -49,7 +50,7 @@ class Sufficiency(SavedRecord):
 
     def __repr__(self) -> str:
         """Return the probability, and each passage's evidence."""
-        head = f"Sufficiency({len(self.gains)} passages, probability {self.probability:.2f})"
+        head = f"Sufficiency({counted(len(self.gains), 'passage')}, probability {self.probability:.2f})"
         cells = zip(self.gains, self.about, strict=True)
         rows = [
             f"  {'>' if i == self.best else ' '} passage {i}: {gain:+.2f} nats, {about:.2f} of the question's words"
