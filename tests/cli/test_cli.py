@@ -59,8 +59,9 @@ def test_broken_lines_are_named_or_skipped(model, questions):
 def test_examples_that_cannot_be_scored_are_skipped(model, questions):
     row = json.loads(questions.read_text().splitlines()[0])
     rows = [row, {**row, "candidates": []}, *({**row, "id": name} for name in ("a", "a", "a#2", "a", "b#2", "b", "b"))]
-    questions.write_text("".join(json.dumps(r) + "\n" for r in rows))
+    questions.write_text("\n" + "".join(json.dumps(r) + "\n" for r in rows))
     stopped = run("score", questions, "-m", model, "-f", "jsonl", expect=2)
+    assert f"({questions}, line 3): " in stopped.stderr.replace("\n", "")  # it has no id
     assert [json.loads(line)["id"] for line in stopped.stdout.splitlines()] == ["0"]
     done = run("score", questions, "-m", model, "-f", "jsonl", "--skip-errors", expect=3)
     found = [json.loads(line)["id"] for line in done.stdout.splitlines()]
@@ -68,7 +69,8 @@ def test_examples_that_cannot_be_scored_are_skipped(model, questions):
     assert "at least one candidate" in done.stderr and "1 skipped" in done.stderr
     done = run("score", questions, "-m", model, "--cost", "--skip-errors", expect=3)
     assert done.stdout.startswith("8 questions") and "1 skipped" in done.stderr
-    assert "id 1: " in run("score", questions, "-m", model, "--cost", expect=2).stderr
+    questions.write_text(json.dumps({**row, "id": "c", "candidates": []}) + "\n")
+    assert "id c: " in run("score", questions, "-m", model, "--cost", expect=2).stderr
 
 
 def test_cost_runs_nothing(model, questions):

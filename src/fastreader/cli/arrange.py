@@ -14,6 +14,7 @@ from fastreader.cli import options
 from fastreader.cli.inputs import check_writable
 from fastreader.cli.output import write_json
 from fastreader.core.checks import located
+from fastreader.data.types import place_of
 
 if TYPE_CHECKING:
     from fastreader.data import Example
@@ -63,7 +64,7 @@ def arrange(
 
     def arranged() -> Iterator[Example]:
         for example in questions.read():
-            with nullcontext() if example.id is None else located(f"id {example.id}"):
+            with located(place) if (place := place_of(example)) else nullcontext():
                 yield replace(example, passages=placed(example.passages, arranger))
 
     if output is not None:

@@ -84,7 +84,7 @@ def convert(
     check_writable("OUT", output)
     skipped, counts = Skipped(skip_errors), _Converted()
     rows = iter_named(source, limit, skipped.on_error)
-    save_examples((counts.add(name, example) for name, example in rows), output, format.value)
+    save_examples((counts.add(row.format, row.example) for row in rows), output, format.value)
     for line in counts.lines():
         say(line)
     say(f"written: {output}")

@@ -16,6 +16,7 @@ from fastreader.data import Example
 from fastreader.data.arguments import keyed
 from fastreader.data.fingerprints import digest
 from fastreader.data.result_log import ResultLog
+from fastreader.data.types import place_of
 from fastreader.errors import FastreaderError
 
 UNCALIBRATED = (
@@ -25,8 +26,9 @@ UNCALIBRATED = (
 
 
 def named_after(example: Example, error: Exception) -> str:
-    """Return an error's message with the question's id, if it has one: a question given by -q has none."""
-    return str(error) if example.id is None else f"id {example.id}: {error}"
+    """Return an error's message with the place of its question."""
+    place = place_of(example)
+    return f"{place}: {error}" if place else str(error)
 
 
 class Skipped:

@@ -7,7 +7,7 @@ import functools
 import inspect
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from enum import StrEnum
 from itertools import chain, islice
@@ -18,8 +18,10 @@ import typer
 
 from fastreader.core.checks import check_text, require
 from fastreader.core.progress import busy
-from fastreader.data import Example, Passage, iter_examples
+from fastreader.data import Example, Passage
 from fastreader.data.fingerprints import model_digest
+from fastreader.data.read import NamedExample, iter_named
+from fastreader.data.types import PlacedExample
 
 if TYPE_CHECKING:
     from fastreader.integrations.ray import ActorPool
@@ -222,8 +224,14 @@ class QuestionArguments:
         file = standard_input(self.file)
         require(not self.passage, "--passage: goes with --question; a file brings its own passages")
         require(file.exists(), f"{file}: no such file")
-        examples = iter_examples(file, limit=self.limit, on_error=on_error)
+        examples = _placed(iter_named(file, self.limit, on_error))
         return chain(list(islice(examples, 1)), examples)
+
+
+def _placed(rows: Iterable[NamedExample]) -> Iterator[Example]:
+    for row in rows:
+        plain = {field.name: getattr(row.example, field.name) for field in fields(Example)}
+        yield PlacedExample(**plain, place=row.place) if row.example.id is None else row.example
 
 
 def standard_input(file: Path) -> Path:

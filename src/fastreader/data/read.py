@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -111,13 +111,21 @@ def iter_examples(
             names the file and the line or item, counted from 1, or the index in a table. Also if the file cannot be
             opened, there are no rows, or gzip data is truncated, even with `on_error`.
     """
-    yield from (example for _, example in iter_named(path, limit, on_error))
+    yield from (row.example for row in iter_named(path, limit, on_error))
+
+
+class NamedExample(NamedTuple):
+    """An example, the name of its row's format, and the row's place: file and line or item, or index in a table."""
+
+    format: str
+    example: Example
+    place: str
 
 
 def iter_named(
     path: PathLike | Iterable[Any], limit: int | None, on_error: Callable[[InputError], object] | None
-) -> Iterator[tuple[str, Example]]:
-    """Read as `iter_examples`, and also yield the name of each row's format."""
+) -> Iterator[NamedExample]:
+    """Read as `iter_examples`, and also yield the name of each row's format and the row's place."""
     check_int("limit", limit, 0, optional=True)
     if limit == 0:
         return
@@ -139,7 +147,7 @@ def holds_examples(path: PathLike) -> bool:
 
 def table_examples(name: str, table: Iterable[Any], *, limit: int | None = None) -> list[Example]:
     """Read all examples of a table that is the argument `name`, as `load_examples` reads its `path`."""
-    return [example for _, example in _named(rows_of(name, table), limit, None, name, "no row")]
+    return [row.example for row in _named(rows_of(name, table), limit, None, name, "no row")]
 
 
 def _named(
@@ -148,8 +156,8 @@ def _named(
     on_error: Callable[[InputError], object] | None,
     name: str,
     nothing: str,
-) -> Iterator[tuple[str, Example]]:
-    """Yield the names of the rows' formats and their Examples.
+) -> Iterator[NamedExample]:
+    """Yield the rows as Examples.
 
     Args:
         rows: of `file_rows` or `rows_of`.
@@ -171,7 +179,7 @@ def _named(
                 raise
             on_error(error)
             continue
-        yield named
+        yield NamedExample(*named, place)
         found += 1
         if found == limit:
             return

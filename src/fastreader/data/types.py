@@ -63,3 +63,19 @@ class Example:
     candidates: list[str] = field(default_factory=list)
     id: str | None = None
     metadata: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class PlacedExample(Example):
+    """A question without an id from a file, which messages name by its place: an id that it gets later says nothing.
+
+    Attributes:
+        place: file and line or item.
+    """
+
+    place: str = ""
+
+
+def place_of(example: Example) -> str:
+    """Return a question's place in its file, or its id, for messages: "" if it has neither."""
+    return example.place if isinstance(example, PlacedExample) else "" if example.id is None else f"id {example.id}"

@@ -14,6 +14,7 @@ from fastreader.core.protocol import ScoringReader, SequenceScores
 from fastreader.core.tree import TreeStats
 from fastreader.data import Example
 from fastreader.data.arguments import make_example
+from fastreader.data.types import place_of
 from fastreader.errors import FastreaderError, InputError, NumericsError, OutOfBudgetError
 from fastreader.scoring.known_passages import score_after
 from fastreader.scoring.prepare import ScoreOptions, ScoringJob, prepare
@@ -52,7 +53,7 @@ def score_many(
                 break
             try:
                 expect(isinstance(example, Example), f"examples[{i}]", "an Example", example)
-                name = f"example {i}" if example.id is None else f"example {i} (id {example.id})"
+                name = f"example {i} ({place})" if (place := place_of(example)) else f"example {i}"
                 job = prepare(reader, make_example(example, None, candidates, where=name), options, name)
             except FastreaderError as error:
                 if on_error is None:
