@@ -145,3 +145,26 @@ def test_an_index_stays_until_the_one_that_replaces_it_is_whole(tmp_path):
     with pytest.raises(InputError, match="expected an index"):
         eor.build_index(corpus(3), tmp_path / "mine", replace=True)
     assert not [path for path in tmp_path.iterdir() if "making" in path.name]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"id": "1", "text": "The Nile is long."}\n',
+        '{"question": "who", "answers": ["me"]}\n',
+        '{"question": "who", "answers": ["me"], "ctxs": []}\n',
+        "q1 Q0 d1 1 3.5 bm25\n",
+        "",
+    ],
+    ids=["corpus", "questions", "no hits", "run", "empty"],
+)
+def test_what_holds_no_hits_is_named(tmp_path, text):
+    file = tmp_path / "hits.jsonl"
+    file.write_text(text)
+    with pytest.raises(
+        InputError, match=r"hits are questions, each with the passages that a retriever found"
+    ) as caught:
+        eor.PrecomputedHits(file)
+    assert str(file) in str(caught.value)
+    with pytest.raises(InputError, match=r"hits are questions, .*path\[0\]: expected a mapping"):
+        eor.PrecomputedHits(["The Nile is long."])

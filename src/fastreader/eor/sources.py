@@ -8,7 +8,7 @@ Haystack, recognised by their methods, so that none is imported.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +22,7 @@ from fastreader.data import iter_examples, load_passages
 from fastreader.data.documents import PassageLike, as_passages
 from fastreader.data.fingerprints import file_digest
 from fastreader.data.read import holds_examples
-from fastreader.data.types import Passage, whole_text
+from fastreader.data.types import Example, Passage, whole_text
 from fastreader.eor.index import bm25s_module, index_about, load_index, words_of
 from fastreader.eor.similarity.loading import encoder_for
 from fastreader.errors import InputError
@@ -129,16 +129,19 @@ class PrecomputedHits:
             depth: maximum number of passages to return.
 
         Raises:
-            InputError: if a question comes twice with different passages, or `depth` < 1.
+            InputError: if `path` holds no questions with passages, a question comes twice with different passages, or
+                `depth` < 1.
         """
         check_int("depth", depth)
         self.depth = depth
         self._name = os.fspath(path) if isinstance(path, (str, os.PathLike)) else "path"
         self._hits: dict[str, list[Passage]] = {}
-        for example in iter_examples(path):
+        for example in _found(path):
             hits = example.passages[:depth]
             known = self._hits.setdefault(example.question.strip(), hits)
             expect(known == hits, self._name, "one list of passages for each question, got another", example.question)
+        found = [hits for hits in self._hits.values() if hits]
+        expect(bool(found), f"{self._name}: {_HITS}", "a passage of at least one question", found)
 
     def __call__(self, question: str) -> list[Passage]:
         """Return the question's passages.
@@ -147,6 +150,15 @@ class PrecomputedHits:
             InputError: if the question is not among them.
         """
         return given(self._hits.get(question.strip()), f"{self._name}: expected hits for the question {question!r}")
+
+
+def _found(path: Iterable[Any] | str | os.PathLike[str]) -> Iterator[Example]:
+    """Yield questions with their passages, and say in errors what hits are: a corpus or a run of ids is none."""
+    with rejecting(_HITS, InputError):
+        yield from iter_examples(path)
+
+
+_HITS = "hits are questions, each with the passages that a retriever found for it, best first"
 
 
 @checked
