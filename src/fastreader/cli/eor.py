@@ -13,7 +13,7 @@ import typer
 
 from fastreader.cli import options
 from fastreader.cli.index import quiet_bm25s
-from fastreader.cli.inputs import Resumed, check_output
+from fastreader.cli.inputs import Resumed, check_output, named_files
 from fastreader.cli.screen import Screen, say
 from fastreader.cli.voting import VoterArguments, check_right, fit_voter, show
 from fastreader.core.checks import expect, require
@@ -91,7 +91,7 @@ def eor(
     examples = load_questions(file, limit=limit)
     if voter.fit:
         check_right(examples)
-    files = _files(source or [])
+    files = named_files(source or [])
     specs = list(retriever or [*(f"{name}@5" for name in files), "ReFree"])
     require(
         len(specs) > 1 or bool(retriever),
@@ -172,17 +172,6 @@ def _dry_run(reader: DryReader, run: Callable[[CachedReader], None], questions: 
     cost = replace(dry_call(reader, run), method="eor", answers=questions)
     Screen().print(dry_table([cost], {reader.name: reader.speed}))
     say("not counted: replies written again because they began with an empty line, and votes by a model")
-
-
-def _files(sources: list[str]) -> dict[str, Path]:
-    files: dict[str, Path] = {}
-    for text in sources:
-        name, equals, path = text.partition("=")
-        expect(bool(equals and name and path), "--source", "NAME=FILE", text)
-        require(name not in files, f"--source: {name} came twice")
-        require(Path(path).exists(), f"--source: {path}: no such file")
-        files[name] = Path(path)
-    return files
 
 
 def _check_sources(output: Path, files: dict[str, Path], digests: dict[str, str]) -> None:

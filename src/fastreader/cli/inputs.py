@@ -11,7 +11,7 @@ import typer
 
 from fastreader.cli.options import OutputArguments, RankOutputArguments
 from fastreader.cli.screen import say
-from fastreader.core.checks import require
+from fastreader.core.checks import expect, require
 from fastreader.data import Example
 from fastreader.data.arguments import keyed
 from fastreader.data.fingerprints import digest
@@ -29,6 +29,22 @@ def named_after(example: Example, error: Exception) -> str:
     """Return an error's message with the place of its question."""
     place = place_of(example)
     return f"{place}: {error}" if place else str(error)
+
+
+def named_files(sources: list[str]) -> dict[str, Path]:
+    """Return the files of --source by their names.
+
+    Raises:
+        InputError: if one is not NAME=FILE, has a name that came before, or does not exist.
+    """
+    files: dict[str, Path] = {}
+    for text in sources:
+        name, equals, path = text.partition("=")
+        expect(bool(equals and name and path), "--source", "NAME=FILE", text)
+        require(name not in files, f"--source: {name} came twice")
+        require(Path(path).exists(), f"--source: {path}: no such file")
+        files[name] = Path(path)
+    return files
 
 
 class Skipped:

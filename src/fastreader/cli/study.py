@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
+from fastreader.cli.inputs import named_files
 from fastreader.cli.options import (
     CacheOption,
     DryRunOption,
@@ -23,6 +24,8 @@ from fastreader.core.checks import given, require
 
 if TYPE_CHECKING:
     from fastreader.study import Study
+
+_WIDTH = 120  # columns if standard output is not a terminal
 
 
 @dataclass(frozen=True)
@@ -76,6 +79,18 @@ class PlanArguments:
         int | None,
         typer.Option("--num-candidates", "-k", help="Number of SuRe's candidates.", min=1, show_default=False),
     ] = None
+    sources: Annotated[
+        list[str] | None,
+        typer.Option("--source", help="A source of eor: NAME=FILE; repeat.", show_default=False),
+    ] = None
+    data_set: Annotated[
+        str | None,
+        typer.Option(help="Name of the data set, for published figures next to yours.", show_default=False),
+    ] = None
+    retriever: Annotated[
+        str | None,
+        typer.Option(help="Name of what retrieved the passages, for published figures.", show_default=False),
+    ] = None
     random: Annotated[
         str | None,
         typer.Option(help="Random passages of noise layouts: a file, others or words.", show_default=False),
@@ -91,6 +106,10 @@ class PlanArguments:
         """Return the values by their names in a study's file."""
         values = asdict(self)
         values |= {"data": None if self.data is None else str(self.data), "conflicts": self.conflicts or None}
+        sources = values.pop("sources")
+        values["eor"] = (
+            None if sources is None else {"sources": {name: str(file) for name, file in named_files(sources).items()}}
+        )
         values["sure"] = _given({"k": values.pop("num_candidates")})
         values["noise"] = _given({name: values.pop(name) for name in ("random", "attention")})
         return values
@@ -187,11 +206,16 @@ def study(
         from fastreader.cli.tables.study import study_table
         from fastreader.report.study_data import StudyRun
 
-        Screen().print(study_table(StudyRun(folder)))
+        _screen().print(study_table(StudyRun(folder)))
         say(f"next: fastreader report {folder} -o report.html")
     if done.failed:
         say(f"{done.failed} failed; their rows hold the error")
         raise typer.Exit(3)
+
+
+def _screen() -> Screen:
+    """Return standard output, wide enough for the names of methods if it is not a terminal."""
+    return Screen(width=None if Screen().is_terminal else _WIDTH)
 
 
 def _dry_run(study: Study) -> None:
@@ -204,6 +228,6 @@ def _dry_run(study: Study) -> None:
     for cost in costs:
         if cost.useless:
             say(f"note: {cost.warning}")
-    Screen().print(dry_table(costs, {name: models.reader(name).speed for name in study.readers}))
+    _screen().print(dry_table(costs, {name: models.reader(name).speed for name in study.readers}))
     if study.measures or study.conflicts or study.noise.attention:
         say("not counted: measures by a model, conflicts and attention, which come after the answers")

@@ -19,6 +19,7 @@ from fastreader.report import figures
 from fastreader.report.browse import browser_data
 from fastreader.report.plots import Chart, Table, answers, ensemble, layouts, moi
 from fastreader.report.policy import PLACE, StyleClasses, own_styles, with_policy
+from fastreader.report.published import published_rows, remarks
 from fastreader.report.study_data import Missing, StudyRun
 from fastreader.report.tables import (
     Contradictions,
@@ -112,6 +113,8 @@ class Report:
             absent=[s for s in self.sections if s.table is None],
             problems=_problems(self.run),
             cautions=uncalibrated(self.run),
+            published=published_rows(self.run),
+            remarks=remarks(self.run),
             tests=", ".join(dict.fromkeys(TEST_NAMES[row["test"]] for row in self.summary if row["test"])) or "none",
             cut=cut,
             data=_json(data),
@@ -139,6 +142,8 @@ class Report:
         target = Path(folder)
         target.mkdir(parents=True, exist_ok=True)
         tables = {"summary": self.summary}
+        if published := published_rows(self.run):
+            tables["published"] = published
         if self.retrieval.rows:
             tables["retrieval"] = self.retrieval.rows
         if self.conflicts.rows:

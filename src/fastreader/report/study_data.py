@@ -16,7 +16,7 @@ from fastreader.errors import InputError
 from fastreader.noise.labels import same_text
 from fastreader.statistics import Interval, bootstrap
 from fastreader.study import RunFolder, Study
-from fastreader.study.folder import COSTS, VOTER
+from fastreader.study.folder import COSTS, READERS, VOTER
 
 METRIC_NAMES = {"em": "exact match", "f1": "F1", "contained": "answer contained"}
 MEASURE_NAMES = {"words": "answer contained as words", "rouge_l": "ROUGE-L"}
@@ -50,6 +50,7 @@ class StudyRun:
         study: the study.
         questions: by id.
         rows: all rows.
+        served: names of the models behind the readers, which an engine may serve under another name than the study's.
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
@@ -68,6 +69,8 @@ class StudyRun:
         self.attention = run.attention()
         self.conflicts = run.conflicts()
         self.costs: dict[str, dict[str, Any]] = run.read_json(COSTS) or {}
+        about: dict[str, dict[str, str]] = run.read_json(READERS) or {}
+        self.served = {name: facts.get("name", "") for name, facts in about.items()}
         self.voters: dict[str, dict[str, Any]] = run.read_json(VOTER) or {}
 
     @cached_property

@@ -14,6 +14,7 @@ from fastreader.core.checks import located, rejecting, require
 from fastreader.data.fingerprints import digest
 from fastreader.errors import InputError
 from fastreader.study.files import absolute, read_study
+from fastreader.study.published import Published
 
 Metric = Literal["em", "f1", "contained", "words", "rouge_l"]
 IN_ROWS = ("em", "f1", "contained")
@@ -94,6 +95,7 @@ class EorConfig(_Table):
         sources: further sources by name: a corpus or an index to search by BM25, or hits (`eor.open_source`).
         depth: at most this many passages from a source.
         similarities: of the voters, unless a method names its own.
+        voter: a voter that `Voter.save` wrote, for methods without options of voting; in a study's file its path.
         texts: of the prompts, unless a method has its own: "default", "short" (with examples of short answers, for
             small models), or some attributes of `eor.Texts`; in a study's file also a .json file of these.
         fit: also learn weights from all questions of the study; they are shown, and no method votes with them.
@@ -103,6 +105,7 @@ class EorConfig(_Table):
     sources: dict[str, str] = {}
     depth: Count = 20
     similarities: tuple[str, ...] = ("exact", "f1")
+    voter: dict[str, Any] | None = None
     texts: str | dict[str, str] = "default"
     fit: bool = False
 
@@ -138,6 +141,11 @@ class Study(_Table):
         primary: the method whose contrast with the baseline is stated beforehand, or None. A run with results keeps
             it, and its metric and baseline.
         template: file with the prompt's texts, for base, closed book and MoI.
+        data_set, retriever: names of what `data` holds and of what found its passages. They only decide which
+            `published` figures are comparable.
+        published: figures of papers. The report shows those next to its own whose reader, data set and retriever are
+            the study's.
+        differs: sentences on how the study differs from the paper, which its table repeats.
         noise, eor: settings that all methods of these families share.
         sure: settings of SuRe, by name; its `template` and `variant_template` as tables or files, as for noise.
         moi: options of all MoI methods, by name.
@@ -162,6 +170,10 @@ class Study(_Table):
     baseline: str | None = None
     primary: str | None = None
     template: str | None = None
+    data_set: str = ""
+    retriever: str = ""
+    published: tuple[Published, ...] = ()
+    differs: tuple[str, ...] = ()
     noise: NoiseConfig = NoiseConfig()
     eor: EorConfig = EorConfig()
     sure: dict[str, Any] = Field(default_factory=dict)
@@ -269,7 +281,7 @@ class Study(_Table):
         return self.model_dump(mode="json")
 
     def identity(self) -> dict[str, Any]:
-        """Return all that results depend on besides the methods, without names, limits and settings of the report."""
+        """Return all that results depend on next tos the methods, without names, limits and settings of the report."""
         free = {
             "methods",
             "name",
@@ -281,6 +293,10 @@ class Study(_Table):
             "conflicts",
             "baseline",
             "primary",
+            "data_set",
+            "retriever",
+            "published",
+            "differs",
         }
         values = {k: v for k, v in self.to_dict().items() if k not in free}
         values["noise"] = {k: v for k, v in values["noise"].items() if not k.startswith("attention")}

@@ -186,7 +186,7 @@ def _raising(error: FastreaderError) -> Program[Answered]:
 def _without_models(method: StudyMethod) -> StudyMethod:
     """Return a method that loads no cross-encoder, encoder or judge, whose passes are not the reader's."""
     if isinstance(method, EorMethod):
-        return replace(method, voter={**method.voter, "similarities": ("exact",)})
+        return replace(method, voter={**method.voter, "similarities": ("exact",)}, saved=None)
     if isinstance(method, OrderMethod) and "model" in method.method.needs:
         return replace(method, method=METHODS["retriever"])
     if isinstance(method, SureMethod) and isinstance(method.settings.encoder, str):

@@ -30,8 +30,8 @@ def absolute(values: Mapping[str, Any], folder: Path) -> dict[str, Any]:
 
     Values of a wrong type stay as they are, for `Study` to reject.
 
-    A file of prompt texts of EoR, SuRe or noise layouts is replaced by its content, so that a run keeps its texts even
-    if the file changes.
+    A file of prompt texts of EoR, SuRe or noise layouts, and a file of a voter, is replaced by its content, so that a
+    run keeps it even if the file changes.
 
     Raises:
         InputError: if a file other than `data` does not exist, or a file of prompt texts is invalid.
@@ -66,6 +66,9 @@ def absolute(values: Mapping[str, Any], folder: Path) -> dict[str, Any]:
         """Return the texts of a template's file, which replace the default texts."""
         return read_object(folder / found(name, value), (".toml", ".json")) if isinstance(value, str) else value
 
+    def voter(name: str, value: Any) -> Any:
+        return read_object(folder / found(name, value)) if isinstance(value, str) else value
+
     def sources(name: str, value: Any) -> Any:
         here = functools.partial(found, exists=Path.exists)  # the index of a corpus is a folder
         return _changed(name, value, dict.fromkeys(value, here) if isinstance(value, dict) else {})
@@ -73,13 +76,13 @@ def absolute(values: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     def methods(name: str, value: Any) -> Any:
         if not isinstance(value, (list, tuple)):
             return value
-        keys = {"bias": found, "texts": texts, "template": words, "variant_template": words}
+        keys = {"bias": found, "texts": texts, "template": words, "variant_template": words, "voter": voter}
         return [_changed(f"{name}.{i}", method, keys) for i, method in enumerate(value)]
 
     changes = {"data": found, "template": found, "methods": methods}
     tables: dict[str, dict[str, Change]] = {
         "noise": {"random": pool, "template": words},
-        "eor": {"texts": texts, "sources": sources},
+        "eor": {"texts": texts, "sources": sources, "voter": voter},
         "moi": {"bias": found},
         "sure": {"template": words, "variant_template": words},
     }

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 def study_table(run: StudyRun) -> RenderableType:
     """Show each method's answers, its first measure, its difference to its baseline, and its cost per question."""
+    from fastreader.report.published import remarks
     from fastreader.report.tables import summary_rows, uncalibrated
 
     rows = summary_rows(run)
@@ -33,7 +34,25 @@ def study_table(run: StudyRun) -> RenderableType:
         notes.insert(0, f"With 95% intervals. difference: to {bases or 'a baseline, which this study lacks'};")
     else:
         notes.insert(0, "No question has right answers to compare with, so that only the cost is shown.")
-    return Group(*map(Text, uncalibrated(run)), table, Text(" ".join(notes)))
+    shown = (table, Text(" ".join(notes)), *_published(run), *map(Text, remarks(run)))
+    return Group(*map(Text, uncalibrated(run)), *shown)
+
+
+def _published(run: StudyRun) -> list[RenderableType]:
+    """Return the table of published figures next to the run's, or nothing if none is comparable."""
+    from fastreader.report.published import published_rows
+
+    rows = published_rows(run)
+    if not rows:
+        return []
+    table = Table(header_style="bold", title=", ".join(dict.fromkeys(row["source"] for row in rows)))
+    for name in ("method", "metric", "ours", "n", "published", "questions"):
+        table.add_column(name, justify="left" if name in ("method", "metric") else "right")
+    for row in rows:
+        theirs = "" if row["questions"] is None else f"{row['questions']:,}"
+        figures = (f"{row['ours']:.3f}", f"{row['n']:,}", f"{row['published']:.3f}", theirs)
+        table.add_row(Text(row["method"]), row["metric"], *figures)
+    return [table]
 
 
 def _interval(row: dict[str, Any], name: str | None, sign: str = "") -> str:

@@ -18,7 +18,7 @@ from fastreader.eor.similarity.loading import check_names
 from fastreader.eor.sources import SourceFunction, open_source
 from fastreader.eor.texts import Texts, load_texts
 from fastreader.eor.types import Answers
-from fastreader.eor.voter import Voter
+from fastreader.eor.voter import Voter, saved_similarities
 from fastreader.errors import FastreaderError
 from fastreader.reader.programs.requests import Program
 from fastreader.study.method import Answered, Batch, Family, NotApplicable, StudyMethod, check_options
@@ -28,12 +28,12 @@ OWN = "R"
 RETRIEVERS = ("R@1", "R@3", "R", "R@RR@3", "ReFree")
 POOLINGS = ("mean", "max", "majority", "plurality")
 _VOTER = ("similarity_threshold", "min_support", "dropped_vote")
-_OPTIONS = ("retrievers", "similarities", *_VOTER, "texts", "max_new_tokens")
+_OPTIONS = ("retrievers", "similarities", *_VOTER, "voter", "texts", "max_new_tokens")
 
 
 @dataclass(frozen=True)
 class EorMethod(StudyMethod):
-    """An ensemble with its voter.
+    """An ensemble with its voter, or one retriever, whose answer needs no vote.
 
     Attributes:
         retrievers: specifications.
@@ -42,6 +42,7 @@ class EorMethod(StudyMethod):
         voter: arguments of `Voter`.
         texts: of the prompts.
         max_new_tokens: at most this many tokens of an answer.
+        saved: the values of a voter that `Voter.save` wrote, which votes instead; None without one.
     """
 
     retrievers: tuple[str, ...]
@@ -50,6 +51,7 @@ class EorMethod(StudyMethod):
     voter: dict[str, Any]
     texts: Texts
     max_new_tokens: int
+    saved: dict[str, Any] | None = None
 
     def programs(self, batch: Batch) -> list[Program[Answered]]:
         """Retrieve and answer for the whole batch, and return a program that votes for each question.
@@ -84,7 +86,6 @@ class EorMethod(StudyMethod):
         row, share = found
         if all(text is None for text in row.texts):
             raise NotApplicable(f"eor: every retriever failed ({'; '.join(row.failures.values())})")
-        vote = Voter(**self.voter).vote(row)
         documents = [
             {
                 "retriever": d.retriever,
@@ -93,6 +94,10 @@ class EorMethod(StudyMethod):
             }
             for d in row.documents
         ]
+        if len(row.texts) == 1:
+            return replace(share, text=row.texts[0] or "", trace={"retrieved": documents[0]})
+        voter = Voter(**self.voter) if self.saved is None else Voter.from_dict(self.saved)
+        vote = voter.vote(row)
         ensemble = {
             "predictions": dict(zip(row.retrievers, row.texts, strict=True)),
             "documents": documents,
@@ -140,12 +145,20 @@ def answers_of(row: dict[str, Any], example: Example) -> Answers:
 def _make(variant: str, options: dict[str, Any], study: Any) -> EorMethod:
     check_options(f"eor:{variant}" if variant else "eor", options, _OPTIONS)
     retrievers = tuple(options.get("retrievers") or study.eor.retrievers or RETRIEVERS)
-    expect(len(retrievers) > 1, "eor: retrievers", "at least 2 to vote", retrievers)
+    expect(bool(retrievers), "eor: retrievers", "at least one", retrievers)
+    own = [name for name in ("similarities", *_VOTER) if name in options]
+    saved = options.get("voter", None if own or variant else study.eor.voter)
     voter: dict[str, Any] = {"similarities": tuple(options.get("similarities", study.eor.similarities))}
     voter["pooling"] = variant or "mean"
     voter |= {k: options[k] for k in _VOTER if k in options}
-    Voter(**voter).resolved()  # raises now if a name is unknown
+    if saved is not None:
+        expect(not own and not variant, "eor: voter", "no other option of voting besides it", own or variant)
+        voter = {"similarities": saved_similarities(saved)}
+        fitted = (saved.get("fitted") or {}).get("retrievers") or retrievers
+        same = sorted(fitted) == sorted(retrievers) or len(retrievers) == 1
+        expect(same, "eor: voter", f"one fitted on {', '.join(retrievers)}", ", ".join(fitted))
     check_names(voter["similarities"])
+    Voter(**voter).resolved() if saved is None else Voter.from_dict(saved)  # raises now if a name is unknown
     return EorMethod(
         retrievers,
         tuple(sorted(study.eor.sources.items())),
@@ -153,6 +166,7 @@ def _make(variant: str, options: dict[str, Any], study: Any) -> EorMethod:
         voter,
         load_texts(options.get("texts", study.eor.texts)),
         options.get("max_new_tokens", study.max_new_tokens),
+        saved if len(retrievers) > 1 else None,
     )
 
 
