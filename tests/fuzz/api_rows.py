@@ -218,6 +218,7 @@ GENERATE = {
     "temperature": 0.0,
     "top_k": None,
     "top_p": None,
+    "repetition_penalty": 1.5,
     "seed": 0,
     "stop": ["\n"],
     "stop_token_ids": [1],
@@ -235,6 +236,7 @@ RERANK = {
     "on_overflow": "error",
     "max_batch_tokens": 500,
     "pool": None,
+    "kind": None,
 }
 
 ROWS: dict[str, Row] = {
@@ -662,6 +664,7 @@ ROWS: dict[str, Row] = {
         "sign": "query_likelihood",
         "permutations": "random",
         "prune": None,
+        "prune_mass": None,
         "order": "matched",
         "bias": None,
         "seed": 1,
@@ -782,6 +785,7 @@ ROWS: dict[str, Row] = {
         "template": None,
         "max_new_tokens": 2,
         "stop": ["\n"],
+        "repetition_penalty": 1.5,
         "context": None,
         "max_batch_tokens": 900,
         "progress": False,

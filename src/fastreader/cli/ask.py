@@ -72,6 +72,13 @@ def ask(
         str | None,
         typer.Option(help="If a prompt is too long: error (default); SuRe: drop_passages; MoI: truncate."),
     ] = None,
+    template: Annotated[
+        Path | None,
+        typer.Option(help="The method's prompt texts, a TOML or JSON file (examples/templates).", show_default=False),
+    ] = None,
+    max_new_tokens: Annotated[
+        int | None, typer.Option(help="At most N tokens of an answer (SuRe has limits by stage).", min=1)
+    ] = None,
     sure: SureArguments,
     dry_run: options.DryRunOption = False,
     output: options.OutputArguments,
@@ -98,8 +105,9 @@ def ask(
     require(table or not explain, f"--explain: is for tables; --format {output.format} has everything in it already")
     examples = questions.read(None, skip.on_error)
     flags = {"on_overflow": on_overflow, "bias": None if bias is None else str(bias), "order": order, **asdict(sure)}
+    flags["max_new_tokens"] = max_new_tokens
     flags["k"], flags["weights"] = flags.pop("num_candidates"), flags.pop("passage_weights")
-    asking = Asking.of(method, flags)
+    asking = Asking.of(method, flags, template)
     first = list(islice(examples, 1))
     if unread := unread_answers(first):
         say(f"note: {unread}")
@@ -107,7 +115,7 @@ def ask(
         from fastreader.cli.tables.dry_run import dry_table
 
         tokenizer = reader.load_dry()
-        cost = dry(tokenizer, chain(first, examples), lambda: Asking.of(method, flags), batch_size)
+        cost = dry(tokenizer, chain(first, examples), lambda: Asking.of(method, flags, template), batch_size)
         if cost.problem:
             say(f"note: {cost.failed + cost.left_out} questions without an answer: {cost.problem}")
         Screen(width=None if Screen().is_terminal else _WIDTH).print(

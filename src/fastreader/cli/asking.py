@@ -22,7 +22,7 @@ from fastreader.core.protocol import ReaderProtocol
 from fastreader.data import Example
 from fastreader.data.answer_cache import Cache
 from fastreader.data.arguments import keyed
-from fastreader.data.fingerprints import file_digest, reader_identity
+from fastreader.data.fingerprints import digest, file_digest, reader_identity
 from fastreader.data.result_log import ResultLog, iter_results
 from fastreader.errors import FastreaderError, InputError, MissingExtraError
 from fastreader.moi.calibration.pool import Pool
@@ -112,8 +112,13 @@ class Asking:
     first: int | None
 
     @classmethod
-    def of(cls, name: str, flags: Mapping[str, Any]) -> Asking:
+    def of(cls, name: str, flags: Mapping[str, Any], template: Path | None = None) -> Asking:
         """Check a method and its options that are not None.
+
+        Args:
+            name: the method, with "@N" or without.
+            flags: options of the method by name.
+            template: a file of the method's prompt texts; None takes the default ones.
 
         Raises:
             InputError: if there is no such method, or an option does not apply to it or is invalid.
@@ -125,6 +130,8 @@ class Asking:
         if "shots" in given:
             given["shots"] = _shots(given["shots"])
         values = {"data": "-", "methods": [{"method": plain, **given}], **({"passages": int(count)} if at else {})}
+        if template is not None:
+            values |= _texts_of(plain, str(template))
         study = Study.of(values, f"--method {name}")
         config = study.methods[0]
         try:
@@ -149,12 +156,14 @@ class Asking:
         """Return all that results depend on, so that a file of results resumes only under the same settings."""
         about, options = reader.describe(), self.config.options
         bias = options.pop("bias", None)
+        tables = {"noise": self.study.noise, "eor": self.study.eor}  # texts of a template
         return {
             "method": self.name,
             "options": self.method.settings.to_dict() if isinstance(self.method, SureMethod) else options,
             "bias": calibrations(self.study, about) if bias is None else file_digest(bias),
             "template": template_of(self.study).digest(),
             "reader": reader_identity(about),
+            **{name: digest(table.model_dump(mode="json")) for name, table in tables.items() if table != type(table)()},
         }
 
 
@@ -310,6 +319,13 @@ def _named(example: Example, error: FastreaderError) -> FastreaderError:
     named = kind(named_after(example, error))
     named.__cause__ = error
     return named
+
+
+def _texts_of(method: str, template: str) -> dict[str, Any]:
+    """Return the values of a study whose method has a template's texts."""
+    family = method.partition(":")[0]
+    tables = {"sure": "template", "noise": "template", "eor": "texts"}
+    return {family: {tables[family]: template}} if family in tables else {"template": template}
 
 
 def _check_applicable(method: str, given: Mapping[str, Any]) -> None:

@@ -37,7 +37,7 @@ class VoterArguments:
         typer.Option(
             "--similarity",
             "-s",
-            help="exact, f1, bertscore[:ENCODER], nli:MODEL or nli:reader; repeat.",
+            help="exact, exact:words (EoR's EM), f1, bertscore[:ENCODER], nli:MODEL or nli:reader; repeat.",
             show_default="exact and f1",
         ),
     ] = None

@@ -22,6 +22,9 @@ class Sampling:
         top_k: number of most likely tokens to keep; None keeps all.
         top_p: probability mass to keep: the fewest most likely tokens that reach it (nucleus sampling, Holtzman et al.
             2020, arXiv:1904.09751); None keeps all.
+        repetition_penalty: divisor of the positive logits, and factor of the negative ones, of tokens in the prompt or
+            the text so far (Keskar et al. 2019, arXiv:1909.05858), before the others apply; 1 changes nothing. It
+            applies at temperature 0 too.
 
     Raises:
         InputError: if a value is out of range.
@@ -30,8 +33,10 @@ class Sampling:
     temperature: float = 0.0
     top_k: int | None = None
     top_p: float | None = None
+    repetition_penalty: float = 1.0
 
     def __post_init__(self) -> None:
+        check_number("repetition_penalty", self.repetition_penalty, above=0)
         check_number("temperature", self.temperature, minimum=0)
         check_int("top_k", self.top_k, optional=True)
         check_number("top_p", self.top_p, above=0, maximum=1, optional=True)

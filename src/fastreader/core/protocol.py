@@ -135,6 +135,7 @@ class GenerateArguments(TypedDict, total=False):
     temperature: float
     top_k: int | None
     top_p: float | None
+    repetition_penalty: float
     seed: int
     stop: Sequence[str]
     stop_token_ids: Sequence[int]

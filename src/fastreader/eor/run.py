@@ -26,13 +26,13 @@ from fastreader.errors import FastreaderError
 @checked
 @dataclass(frozen=True)
 class Limits:
-    """The paper's limits, in words.
+    """The paper's limits, in words, and one that only its code has: `document`.
 
     Attributes:
         page: length of each of the first k documents of a source (``SE@4``), title included.
         single: length of the document of ``@1``, title included.
         chunk: approximate length of the chunks of @RR.
-        document: total length of a retriever's passages.
+        document: total length of a retriever's passages, titles included; 0 for no limit.
         summary: length of a summary of @CP.
     """
 
@@ -44,7 +44,8 @@ class Limits:
 
     def __post_init__(self) -> None:
         for item in dataclasses.fields(self):
-            check_int(f"Limits.{item.name}", getattr(self, item.name), json_value=True)
+            least = 0 if item.name == "document" else 1
+            check_int(f"Limits.{item.name}", getattr(self, item.name), least, json_value=True)
 
 
 def first_words(text: str, count: int) -> str:
@@ -80,8 +81,10 @@ def chunks(passage: Passage, words: int) -> list[Passage]:
 def cut_all(passages: Sequence[Passage], count: int) -> list[Passage]:
     """Return `passages` up to `count` words in all, cutting the one that crosses the limit and dropping those after it.
 
-    The text of the first passage keeps at least one word, so that something is left.
+    The text of the first passage keeps at least one word, so that something is left. A `count` of 0 keeps all.
     """
+    if not count:
+        return list(passages)
     kept: list[Passage] = []
     left = count
     for passage in passages:

@@ -94,6 +94,7 @@ def ask(
     template: NoiseTemplate | None = None,
     max_new_tokens: int = MAX_NEW_TOKENS,
     stop: Sequence[str] = (),
+    repetition_penalty: float = 1.0,
     context: int | None = None,
     max_batch_tokens: int | None = None,
     progress: bool | None = None,
@@ -107,6 +108,7 @@ def ask(
         template: the prompt's texts; the default `NoiseTemplate()`.
         max_new_tokens: maximum length of a reply, in tokens.
         stop: texts that end a reply; the paper's text names none, its code stops at a line break.
+        repetition_penalty: see `Reader.generate`; the paper's text names none, its code has 1.1.
         context: maximum length of prompt and reply together, in tokens; None takes the reader's `max_length`, if any.
             Longer prompts are reported, see `NoiseAnswers`.
         max_batch_tokens, progress: same as `ReaderProtocol.generate`.
@@ -121,10 +123,13 @@ def ask(
     results, requests = _requests(reader, materials, layouts, template, max_new_tokens, context)
     if not requests:
         return Results(results, TreeStats(0, 0, 0, 0), passes=0)
+    # readers of other kinds need not know it
+    penalty: dict[str, Any] = {} if repetition_penalty == 1 else {"repetition_penalty": repetition_penalty}
     generated = reader.generate(
         [request.prompt for request in requests],
         max_new_tokens=max_new_tokens,
         stop=stop,
+        **penalty,
         max_batch_tokens=max_batch_tokens,
         progress=progress,
     )

@@ -26,8 +26,9 @@ class NoiseTemplate(ChatTexts):
     Attributes:
         instruction: asks for an answer from the documents, of at most five tokens, or for `no_answer`.
         documents: text before the first document.
-        document: fields {title}, {text}, {number} (place of the document, from 1).
-        document_without_title: fields {text}, {number}.
+        document: fields {title}, {text}, {number} (place of the document, from 1) and {id} (its identifier in the
+            corpus, which the paper's prompts show).
+        document_without_title: fields {text}, {number}, {id}.
         question: field {question}.
         lead: start of the reply; in a chat it opens the model's turn.
         closed_book: asks for an answer from memory.
@@ -50,7 +51,7 @@ class NoiseTemplate(ChatTexts):
     closed_book: str = "Answer the question from memory with a few words, five tokens at most.\n"
     no_answer: str = "NO-RES"
 
-    OPTIONAL: ClassVar = {"document": {"title", "number"}, "document_without_title": {"number"}}
+    OPTIONAL: ClassVar = {"document": {"title", "number", "id"}, "document_without_title": {"number", "id"}}
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -75,9 +76,10 @@ class NoiseTemplate(ChatTexts):
 
     def _document(self, passage: Passage, number: int) -> str:
         title, text = passage.title.strip(), passage.text.strip()
-        if title:
-            return self.document.format(number=number, title=title, text=text)
-        return self.document_without_title.format(number=number, text=text)
+        pattern = self.document if title else self.document_without_title
+        known = passage.id is not None or "{id}" not in pattern
+        expect(known, "NoiseTemplate", "a passage with an id, which the template shows", passage.text)
+        return pattern.format(number=number, title=title, text=text, id=passage.id)
 
 
 @dataclass(frozen=True)

@@ -200,6 +200,7 @@ class ReaderBase(PromptWriter, RelevanceCalls):
         temperature: float = 0.0,
         top_k: int | None = None,
         top_p: float | None = None,
+        repetition_penalty: float = 1.0,
         seed: int = 0,
         stop: Sequence[str] = (),
         stop_token_ids: Sequence[int] = (),
@@ -223,6 +224,8 @@ class ReaderBase(PromptWriter, RelevanceCalls):
             temperature: divides the logits; 0 decodes greedily.
             top_k: draw among this many most likely tokens.
             top_p: draw among the fewest most likely tokens whose probabilities sum to this.
+            repetition_penalty: divides the positive logits, and multiplies the negative ones, of tokens in the prompt
+                or the text so far (Keskar et al. 2019), also if decoding is greedy; `token_logprobs` are without it.
             seed: of the draws.
             stop: strings that end a text; they are cut off, with what follows them.
             stop_token_ids: token ids that end a text, besides the model's own end of turn or text.
@@ -250,6 +253,7 @@ class ReaderBase(PromptWriter, RelevanceCalls):
             temperature=temperature,
             top_k=top_k,
             top_p=top_p,
+            repetition_penalty=repetition_penalty,
             seed=seed,
             stop=stop,
             stop_token_ids=stop_token_ids,

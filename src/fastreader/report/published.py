@@ -50,13 +50,13 @@ def remarks(run: StudyRun) -> list[str]:
             continue
         kinds = [kind for kind in ("reader", "retriever", "data set") if all(kind in each for each in found)]
         kinds = kinds or list(dict.fromkeys(kind for each in found for kind in each))
-        told = (_told(kind, [each[kind] for each in found if kind in each]) for kind in kinds)
-        sentences.append(f"{source} is not shown next to these figures: {'; '.join(told)}.")
+        parts = (_compared(kind, [each[kind] for each in found if kind in each]) for kind in kinds)
+        sentences.append(f"{source} is not shown next to these figures: {'; '.join(parts)}.")
     return [*sentences, *run.study.differs]
 
 
 def _differences(run: StudyRun, entry: Published, reader: str) -> dict[str, tuple[str, str]]:
-    """Return what of the paper and of the run differs: (the paper's, the run's), by what it is."""
+    """Return the differences between paper and run, (the paper's, the run's), by what they are."""
     study, served = run.study, run.served.get(reader, "")
     ours = {
         "reader": (served or reader, {_plain(reader), _plain(served)} & {_plain(name) for name in entry.readers}),
@@ -67,7 +67,7 @@ def _differences(run: StudyRun, entry: Published, reader: str) -> dict[str, tupl
     return {what: (theirs[what], own or NOT_STATED) for what, (own, same) in ours.items() if not same}
 
 
-def _told(kind: str, pairs: Sequence[tuple[str, str]]) -> str:
+def _compared(kind: str, pairs: Sequence[tuple[str, str]]) -> str:
     theirs, ours = (", ".join(dict.fromkeys(values)) for values in zip(*pairs, strict=True))
     return f"its {kind} is {theirs}, here {ours}"
 

@@ -129,6 +129,8 @@ class CachedReader(ReaderWrapper):
         texts = [_plain(prompt) for prompt in prompts]
         checked = GenerateOptions(**options)
         settings = {k: v for k, v in asdict(checked).items() if k not in ("max_batch_tokens", "progress")}
+        if checked.repetition_penalty == 1:  # readers of other kinds need not know it
+            del settings["repetition_penalty"]
         settings |= {"stop": list(checked.stop), "stop_token_ids": sorted({int(t) for t in checked.stop_token_ids})}
         # Repeated prompts continue one random stream, so a sampled text belongs to its whole call.
         sampled = checked.temperature > 0

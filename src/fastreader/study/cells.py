@@ -28,7 +28,7 @@ NO_COST = StageCost(0, 0, 0, 0, 0.0)
 Done = Callable[[Answered | FastreaderError, StageCost], None]
 
 
-def metered(program: Program[Answered], reader: CachedReader, done: Done) -> Program[None]:
+def metered(program: Program[Answered], readers: Readers, done: Done) -> Program[None]:
     """Run a program and call `done` with its answer or error, and with its cost.
 
     Tokens are counted as if the program had run alone. Seconds are its share, by tokens, of the calls that its
@@ -46,7 +46,8 @@ def metered(program: Program[Answered], reader: CachedReader, done: Done) -> Pro
             except FastreaderError as error:
                 request = program.throw(error)
                 continue
-            tokens, seconds = reader.last
+            served: Any = readers.of(request.stage)  # a CachedReader, as all readers of a study
+            tokens, seconds = served.last
             added = request_cost(request, replies, 0.0)
             share = added.total_tokens / tokens if added.total_tokens and tokens else 0.0
             cost += replace(added, seconds=seconds * share)
@@ -101,7 +102,8 @@ class Cell:
 
     def digest(self, example: Example) -> str:
         """Return a digest of what the row of a question is made from."""
-        return example_digest(example, self.config.digest())
+        more = (example.candidates,) if self.method.chooses_from_rows else ()
+        return example_digest(example, self.config.digest(), *more)
 
     def row(self, example: Example, reader: str, outcome: Answered | FastreaderError, cost: StageCost) -> Row:
         """Return the row of one answer, or of the error instead."""
@@ -202,12 +204,12 @@ def run_group(
         return lambda outcome, cost: write(cell.row(example, name, outcome, cost))
 
     programs: list[tuple[Program[None], Readers]] = []
-    readers = Readers(reader)
     for cell in cells:
         todo = [example for example in group if cell.key(example, name) in missing]
         batch = Batch(reader, todo, cell.seed, everything, models)
+        readers = cell.method.readers(batch) if todo else Readers(reader)
         for example, program in zip(todo, cell.method.programs(batch), strict=True):
-            programs.append((metered(program, reader, done(cell, example)), readers))
+            programs.append((metered(program, readers, done(cell, example)), readers))
     for outcome in run_together(programs):
         if outcome.error is not None:  # raised while writing a row; `metered` handles errors of the methods
             raise outcome.error

@@ -20,6 +20,8 @@ Metric = Literal["em", "f1", "contained", "words", "rouge_l"]
 IN_ROWS = ("em", "f1", "contained")
 """The metrics that every row holds; the others are measures."""
 Count = Annotated[int, Field(ge=1)]
+SERVER = "server:"
+"""What the name of a reader of an engine begins with."""
 
 
 class _Table(BaseModel):
@@ -66,6 +68,47 @@ class MethodConfig(BaseModel):
         return digest(values | ({"revision": REVISIONS[self.method]} if self.method in REVISIONS else {}))
 
 
+class ModelConfig(_Table):
+    """How a reader that a study names is loaded.
+
+    Attributes:
+        model: what `Reader.load` loads, or "server:URL" for one that an engine serves (`fr.ServerReader`).
+        device, dtype, precision: arguments of `Reader.load`; None takes the study's.
+        adapter: folder or hub id of a PEFT adapter; None loads none.
+        quantised: "nf4" or "int8" rounds the weights as bitsandbytes does while they are read; None does not.
+        served: of an engine, the model's name there; None takes the only one.
+        tokenizer: of an engine, name or folder of the tokenizer; None takes the model's name.
+        max_length: of an engine, longest input in tokens; None asks the engine.
+    """
+
+    model: Annotated[str, Field(min_length=1)]
+    device: str | None = None
+    dtype: str | None = None
+    precision: str | None = None
+    adapter: str | None = None
+    quantised: Literal["nf4", "int8"] | None = None
+    served: str | None = None
+    tokenizer: str | None = None
+    max_length: Count | None = None
+
+    @property
+    def url(self) -> str | None:
+        """Address of the engine, or None for a reader that is loaded here."""
+        return self.model.removeprefix(SERVER) if self.model.startswith(SERVER) else None
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> Self:
+        local = ("device", "dtype", "precision", "adapter", "quantised")
+        remote = ("served", "tokenizer", "max_length")
+        unused = [name for name in (remote if self.url is None else local) if getattr(self, name) is not None]
+        if unused:
+            kind = "a reader that is loaded here" if self.url is None else "a reader of an engine"
+            raise ValueError(f"{', '.join(unused)}: not for {kind}")
+        if self.quantised and (self.adapter or self.dtype):
+            raise ValueError("quantised: not together with adapter or dtype")
+        return self
+
+
 class NoiseConfig(_Table):
     """The passages of noise layouts.
 
@@ -74,6 +117,8 @@ class NoiseConfig(_Table):
             study's other questions) or "words" (random words from the study's passages).
         hard_count: number of hard distractors per question; 0 for as many as the largest layout needs.
         max_new_tokens: at most this many tokens of a reply.
+        stop: texts that end a reply.
+        repetition_penalty: see `Reader.generate`; 1 for none.
         attention: also record the attention of the answers' tokens for this many questions (the attention heat map).
         attention_layouts: record it for these layouts only; by default for all layouts with passages.
         template: some attributes of `noise.NoiseTemplate`; in a study's file also a .toml or .json file of these.
@@ -82,6 +127,8 @@ class NoiseConfig(_Table):
     random: str = "others"
     hard_count: Annotated[int, Field(ge=0)] = 0
     max_new_tokens: Count = 15
+    stop: tuple[str, ...] = ()
+    repetition_penalty: Annotated[float, Field(gt=0)] = 1.0
     attention: Annotated[int, Field(ge=0)] = 0
     attention_layouts: tuple[str, ...] = ()
     template: dict[str, Any] = {}
@@ -94,6 +141,7 @@ class EorConfig(_Table):
         retrievers: specifications; the source "R" returns the question's own passages. None for a default ensemble.
         sources: further sources by name: a corpus or an index to search by BM25, or hits (`eor.open_source`).
         depth: at most this many passages from a source.
+        limits: lengths in words, by the attributes of `eor.Limits`; a `document` of 0 sets no limit.
         similarities: of the voters, unless a method names its own.
         voter: a voter that `Voter.save` wrote, for methods without options of voting; in a study's file its path.
         texts: of the prompts, unless a method has its own: "default", "short" (with examples of short answers, for
@@ -104,6 +152,7 @@ class EorConfig(_Table):
     retrievers: tuple[str, ...] | None = None
     sources: dict[str, str] = {}
     depth: Count = 20
+    limits: dict[str, Any] = {}
     similarities: tuple[str, ...] = ("exact", "f1")
     voter: dict[str, Any] | None = None
     texts: str | dict[str, str] = "default"
@@ -121,11 +170,15 @@ class Study(_Table):
         data: questions with passages, in any format that `load_examples` reads.
         methods: the methods to compare, at least one, each under its own name.
         name: of the study.
-        readers: what `Reader.load` loads; "reader" is a synonym.
+        readers: what `Reader.load` loads, "server:URL" for a reader of an engine, or names in `models`; "reader" is a
+            synonym. Wherever a method or a measure names a reader, it may be any of these.
+        models: readers with separate settings, by name: an adapter, another dtype, an engine's tokenizer.
         device, dtype, precision: arguments of `Reader.load`.
         limit: use at most this many questions.
         passages: N, at most this many passages of each question.
         seeds: methods that draw run once per seed, the others with the first; "seed" is a synonym.
+        candidates: answers that the reader chooses from, by their log-likelihood, instead of writing: a list, or
+            "rows" for each question's own (FEVER's labels). Only for methods that fill `template`, except marginal.
         max_new_tokens: at most this many tokens of an answer, unless the method sets its own limit.
         batch_size: number of questions that run together; more pack better and need more memory. Results do not
             depend on it.
@@ -135,6 +188,8 @@ class Study(_Table):
         measures: further measures of the answers, by name: "rouge_l", "words", "short_answers", "gold_read",
             "gold_cited", "citation_precision", "citation_recall", and by a model "equivalent:nli:MODEL",
             "preferred:READER" (see the guide). They may be added to a run that has answers.
+        judges: texts of the prompts of measures by a reader, as attributes of `eor.similarity.NliTexts`, by judgement:
+            "equivalent", "preferred" or "citation"; in a study's file also a .toml or .json file of these.
         conflicts: also compare the passages of each question over the answers that the methods gave (`moi.conflicts`);
             may be switched on for a run that has answers.
         baseline: the method that others are compared with; "base" by default, or else the first method.
@@ -155,17 +210,20 @@ class Study(_Table):
     methods: Annotated[tuple[MethodConfig, ...], Field(min_length=1)]
     name: str = ""
     readers: Annotated[tuple[str, ...], BeforeValidator(_listed), Field(min_length=1)] = ("smollm2-135m",)
+    models: dict[str, ModelConfig] = {}
     device: str = "auto"
     dtype: str = "auto"
     precision: str = "fast"
     limit: Count | None = None
     passages: Count = 10
     seeds: Annotated[tuple[NonNegativeInt, ...], BeforeValidator(_listed), Field(min_length=1)] = (0,)
+    candidates: Literal["rows"] | tuple[str, ...] = ()
     max_new_tokens: Count = 32
     batch_size: Count = 8
     max_batch_tokens: Count | None = None
     metric: Metric = "contained"
     measures: tuple[str, ...] = ()
+    judges: dict[str, dict[str, Any]] = {}
     conflicts: bool = False
     baseline: str | None = None
     primary: str | None = None
@@ -290,6 +348,7 @@ class Study(_Table):
             "max_batch_tokens",
             "metric",
             "measures",
+            "judges",
             "conflicts",
             "baseline",
             "primary",
@@ -301,6 +360,11 @@ class Study(_Table):
         values = {k: v for k, v in self.to_dict().items() if k not in free}
         values["noise"] = {k: v for k, v in values["noise"].items() if not k.startswith("attention")}
         return values
+
+
+def model_of(study: Study, name: str) -> ModelConfig:
+    """Return how the reader of a name is loaded in a study."""
+    return study.models.get(name) or ModelConfig(model=name)
 
 
 def _plural(values: dict[str, Any]) -> dict[str, Any]:

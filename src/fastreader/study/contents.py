@@ -12,7 +12,7 @@ from fastreader.data import Example
 from fastreader.data.fingerprints import digest, model_digest
 from fastreader.eor.sources import source_digest
 from fastreader.moi.calibration.store import at_hand
-from fastreader.study.config import Study
+from fastreader.study.config import Study, model_of
 from fastreader.study.methods.reading import template_of
 
 FILES = "files.json"
@@ -49,8 +49,13 @@ def named_files(study: Study) -> dict[str, str]:
 
 def _named_models(study: Study) -> dict[str, str]:
     """Return the models in files by their place in the study, without packaged ones and hub ids."""
-    named = {f"reader {name}": name for name in study.readers}
-    named |= {f"{method.label}: model": method.options.get("model", "") for method in study.methods}
+    named = {f"reader {name}": model_of(study, name).model for name in study.readers}
+    for method in study.methods:
+        stages = {**(study.sure.get("readers") or {}), **(method.options.get("readers") or {})}
+        for key, name in {"model": method.options.get("model"), **stages}.items():
+            if name:
+                named[f"{method.label}: {key}"] = model_of(study, name).model
+    named |= {f"models.{name}.adapter": config.adapter or "" for name, config in study.models.items()}
     return {key: name for key, name in named.items() if name and Path(name).expanduser().exists()}
 
 

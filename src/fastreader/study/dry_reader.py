@@ -12,6 +12,7 @@ from typing import Any, Self, Unpack
 import numpy as np
 
 from fastreader.core.checked import checked
+from fastreader.core.checks import expect
 from fastreader.core.options import GenerateOptions
 from fastreader.core.protocol import GenerateArguments, Generation, Results, SequenceScores, TextOrTokens
 from fastreader.core.tree import PrefixTree, TokenPairs, TreeStats, partition
@@ -131,6 +132,23 @@ class DryReader(ScoreReader, RelevanceCalls):
         reader = cls(encoder, about, context_length(config, regimes), relevance=relevance, speed=speed)
         reader.regimes = regimes
         return reader
+
+    @classmethod
+    def of_engine(cls, tokenizer: str, max_length: int | None = None) -> Self:
+        """Return a reader for the cost of requests to an engine, which is not asked.
+
+        Args:
+            tokenizer: name or folder of the tokenizer.
+            max_length: of the engine's model, in tokens; None sets no limit.
+
+        Raises:
+            InputError: if there is no such tokenizer.
+        """
+        from fastreader.reader.remote.server_reader import tokenizer_for
+
+        expect(bool(tokenizer), "tokenizer", "its name, since an engine is not asked", tokenizer)
+        about = {"name": tokenizer, "device": "engine", "dtype": "unknown", "precision": "unknown"}
+        return cls(_KeepingEncoder(tokenizer_for(tokenizer)), about, max_length)
 
     @property
     def max_length(self) -> int | None:

@@ -7,7 +7,6 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,11 +22,12 @@ from fastreader.moi.baselines import METHODS
 from fastreader.reader.programs.requests import Program, Write
 from fastreader.study.cached_reader import CachedReader
 from fastreader.study.cells import Cell, Row, cells_of, questions_of, run_group
-from fastreader.study.config import Study
+from fastreader.study.config import Study, model_of
 from fastreader.study.method import Answered, Batch, StudyMethod
 from fastreader.study.methods.eor import EorMethod
 from fastreader.study.methods.moi import OrderMethod
 from fastreader.study.methods.sure import SureMethod
+from fastreader.study.models import load_options
 from fastreader.study.registry import check
 from fastreader.sure.settings import Settings
 from fastreader.sure.templates import lettered
@@ -298,8 +298,13 @@ def dry_models(study: Study, load: Callable[[str], DryReader] | None = None) -> 
     """Return a study's readers without their weights."""
     from fastreader.study.dry_reader import DryReader
 
-    options = {"device": study.device, "dtype": study.dtype, "precision": study.precision}
-    return DryModels(load or partial(DryReader.load, **options), max_batch_tokens=study.max_batch_tokens)
+    def dry(name: str) -> DryReader:
+        config = model_of(study, name)
+        if config.url is None:
+            return DryReader.load(config.model, **load_options(study, name))
+        return DryReader.of_engine(config.tokenizer or config.served or "", max_length=config.max_length)
+
+    return DryModels(load or dry, max_batch_tokens=study.max_batch_tokens)
 
 
 def dry_costs(

@@ -25,7 +25,7 @@ from fastreader.study.cached_reader import CachedReader
 from fastreader.study.config import Study
 from fastreader.study.folder import ATTENTION, CONFLICTS, MEASURES, VOTER, RunFolder
 from fastreader.study.measures.case import Case, Load
-from fastreader.study.measures.registry import measure
+from fastreader.study.measures.registry import measure, prompt_digest
 from fastreader.study.methods.eor import EorMethod, answers_of
 from fastreader.study.methods.noise import NoiseMethod, layout_of
 from fastreader.study.methods.reading import template_of
@@ -189,14 +189,16 @@ def write_measures(study: Study, run: RunFolder, examples: Sequence[Example], lo
     baseline = {(row["question_id"], row["reader"]): row["answer"] for row in rows if row["method"] == study.reference}
     with ResultLog(run.file(MEASURES), resume=True) as log:
         for name in study.measured:
-            todo = [row for row in rows if _measure_key(row, name) not in log]
-            values = measure(name, load)([_case(row, by_id, baseline) for row in todo]) if todo else []
+            prompt = prompt_digest(name, study.judges)
+            todo = [row for row in rows if _measure_key(row, name, prompt) not in log]
+            values = measure(name, load, study.judges)([_case(row, by_id, baseline) for row in todo]) if todo else []
             for row, value in zip(todo, values, strict=True):
-                log.append(_measure_key(row, name), {"row": row["id"], "measure": name, "value": value})
+                found = {"row": row["id"], "measure": name, "value": value, "prompt": prompt}
+                log.append(_measure_key(row, name, prompt), found)
 
 
-def _measure_key(row: dict[str, Any], name: str) -> str:
-    return json.dumps([row["id"], name], ensure_ascii=False)
+def _measure_key(row: dict[str, Any], name: str, prompt: str | None) -> str:
+    return json.dumps([row["id"], name, *([prompt] if prompt else [])], ensure_ascii=False)
 
 
 def _case(row: dict[str, Any], examples: dict[str | None, Example], baseline: dict[tuple[str, str], str]) -> Case:

@@ -79,7 +79,10 @@ def absolute(values: Mapping[str, Any], folder: Path) -> dict[str, Any]:
         keys = {"bias": found, "texts": texts, "template": words, "variant_template": words, "voter": voter}
         return [_changed(f"{name}.{i}", method, keys) for i, method in enumerate(value)]
 
-    changes = {"data": found, "template": found, "methods": methods}
+    def judges(name: str, value: Any) -> Any:
+        return _changed(name, value, dict.fromkeys(value, words) if isinstance(value, dict) else {})
+
+    changes = {"data": found, "template": found, "methods": methods, "judges": judges}
     tables: dict[str, dict[str, Change]] = {
         "noise": {"random": pool, "template": words},
         "eor": {"texts": texts, "sources": sources, "voter": voter},

@@ -25,6 +25,7 @@ from fastreader.study.contents import (
     contents,
     require_same_study,
 )
+from fastreader.study.measures.registry import prompt_digest
 
 RESULTS, QUESTIONS, ATTENTION = "results.jsonl", "questions.jsonl", "attention.jsonl"
 MEASURES, CONFLICTS = "measures.jsonl", "conflicts.jsonl"
@@ -175,10 +176,13 @@ class RunFolder:
         return self._results(ATTENTION)
 
     def measures(self) -> dict[str, dict[str, float | None]]:
-        """Return the further measures of each answer, by the id of its row and by name."""
+        """Return the further measures of each answer, by the id of its row and by name, with the study's prompts."""
         found: dict[str, dict[str, float | None]] = {}
-        for entry in self._results(MEASURES):
-            found.setdefault(entry["row"], {})[entry["measure"]] = entry["value"]
+        entries = self._results(MEASURES)
+        judges = self.study().judges if entries else {}
+        for entry in entries:
+            if entry.get("prompt") == prompt_digest(entry["measure"], judges):
+                found.setdefault(entry["row"], {})[entry["measure"]] = entry["value"]
         return found
 
     def conflicts(self) -> list[dict[str, Any]]:

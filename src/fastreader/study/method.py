@@ -10,6 +10,7 @@ from fastreader.core.checks import check_int, check_keys, check_text, check_text
 from fastreader.core.tree import TreeStats
 from fastreader.data import Example
 from fastreader.errors import InputError
+from fastreader.reader.programs.readers import Readers
 from fastreader.reader.programs.requests import Program
 
 if TYPE_CHECKING:
@@ -96,6 +97,20 @@ class StudyMethod:
         return None
 
     @property
+    def named_readers(self) -> tuple[str, ...]:
+        """Names of all readers that the method needs besides the study's."""
+        return () if self.ranker is None else (self.ranker,)
+
+    @property
+    def chooses_from_rows(self) -> bool:
+        """Whether the answer is one of the question's own candidates."""
+        return False
+
+    def readers(self, batch: Batch) -> Readers:
+        """Return the readers of the method's stages: the study's, unless the method names others."""
+        return Readers(batch.reader)
+
+    @property
     def draws(self) -> bool:
         """Whether the seed matters."""
         return False
@@ -142,7 +157,7 @@ def summary_of(function: Callable[..., Any]) -> str:
 
 
 _COUNTS = ("max_new_tokens", "passages", "max_passages", "top_n")
-_LISTS = ("retrievers", "similarities")
+_LISTS = ("retrievers", "similarities", "stop")
 _TEXTS = ("instruction", "model")
 
 

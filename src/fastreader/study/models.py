@@ -10,6 +10,7 @@ from fastreader.core.protocol import ReaderProtocol
 from fastreader.data.answer_cache import Cache
 from fastreader.errors import FastreaderError
 from fastreader.study.cached_reader import CachedReader
+from fastreader.study.config import model_of
 from fastreader.study.measures.case import Load
 
 if TYPE_CHECKING:
@@ -66,13 +67,31 @@ def loader(study: Study) -> Load:
     def load(name: str) -> ReaderProtocol:
         from fastreader.reader.reader import Reader
 
-        return Reader.load(name, **_options(study))
+        config = model_of(study, name)
+        if config.url is not None:
+            from fastreader.reader.remote.server_reader import ServerReader
+
+            return ServerReader(config.url, config.served, config.tokenizer, max_length=config.max_length)
+        options = load_options(study, name)
+        if config.quantised:
+            from fastreader.models.loading.quantise import quantised
+
+            pair = quantised(config.model, config.quantised, options["device"])
+            return Reader.load(pair, precision=options["precision"])
+        return Reader.load(config.model, **options)
 
     return load
 
 
+def load_options(study: Study, name: str) -> dict[str, Any]:
+    """Return the arguments of `Reader.load` for a reader that is loaded here, besides the model."""
+    config = model_of(study, name)
+    own = {key: getattr(config, key) or getattr(study, key) for key in ("device", "dtype", "precision")}
+    return own | ({"adapter": config.adapter} if config.adapter else {})
+
+
 def require_models(study: Study, cells: Iterable[Cell]) -> None:
-    """Check that the reader that each method names can be loaded, as far as that is known before its weights are read.
+    """Check that the readers that each method names can be loaded, as far as that is known before weights are read.
 
     Raises:
         FastreaderError: as `Reader.load`, with the name of the method.
@@ -80,14 +99,12 @@ def require_models(study: Study, cells: Iterable[Cell]) -> None:
     from fastreader.models.loading.load import require_loadable
     from fastreader.models.loading.options import LoadOptions
 
-    for label, name in {cell.config.label: cell.method.ranker for cell in cells}.items():
-        if name is None:
-            continue
-        try:
-            require_loadable(LoadOptions(name, **_options(study)))
-        except FastreaderError as error:
-            raise type(error)(f"method {label!r}: model: {error}") from error
-
-
-def _options(study: Study) -> dict[str, Any]:
-    return {"device": study.device, "dtype": study.dtype, "precision": study.precision}
+    for label, names in {cell.config.label: cell.method.named_readers for cell in cells}.items():
+        for name in names:
+            config = model_of(study, name)
+            if config.url is not None or config.quantised:
+                continue
+            try:
+                require_loadable(LoadOptions(config.model, **load_options(study, name)))
+            except FastreaderError as error:
+                raise type(error)(f"method {label!r}: model: {error}") from error

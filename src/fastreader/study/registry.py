@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 
-from fastreader.core.checks import check_choice, located
+from fastreader.core.checks import check_choice, expect, located
 from fastreader.errors import InputError
 from fastreader.study.config import MethodConfig, Study
 from fastreader.study.measures import registry as measures
@@ -29,6 +29,10 @@ FAMILIES: dict[str, Family] = {
 }
 
 
+WRITING = ("marginal", "sure", "eor", "noise")
+"""Families that choose from no candidates of the study."""
+
+
 def family_of(method: str) -> tuple[Family, str]:
     """Return the family and the variant of a method's name.
 
@@ -50,6 +54,10 @@ def make(config: MethodConfig, study: Study) -> StudyMethod:
         InputError: if there is no such method, or an option is unknown or invalid.
     """
     family, variant = family_of(config.method)
+    choosing = not study.candidates or family.name not in WRITING
+    expect(
+        choosing, f"method {config.label!r}: candidates", "none, since the method writes its answers", study.candidates
+    )
     if not family.parsed:
         check_choice("method", config.method, names(family))
     return family.make(variant, config.options, study)
@@ -64,6 +72,7 @@ def check(study: Study, where: str = "study") -> None:
     """
     with located(where):
         measures.check(study.measures)
+        measures.require_prompts(study.judges)
         for method in study.methods:
             make(method, study)
 

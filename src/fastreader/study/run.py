@@ -100,7 +100,7 @@ def run_study(
         require_models(study, cells)
     run = RunFolder(folder)
     run.begin(study, resume)
-    further = {cell.method.ranker for cell in cells}
+    further = {name for cell in cells for name in cell.method.named_readers}
     total = len(examples) * len(cells) * len(study.readers)
     with ExitStack() as stack:
         settings = {"study": digest(study.identity())}

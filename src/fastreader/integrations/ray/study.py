@@ -12,6 +12,7 @@ from typing import Any
 
 from fastreader import study as studies
 from fastreader.core.checked import checked
+from fastreader.core.checks import expect
 from fastreader.core.lazy import cached_property
 from fastreader.data import Example
 from fastreader.data.answer_cache import Cache
@@ -20,8 +21,8 @@ from fastreader.integrations.ray.actor import Outcome, ReaderReference, Work, re
 from fastreader.integrations.ray.pool import ActorPool
 from fastreader.study.cached_reader import CachedReader, Meter
 from fastreader.study.cells import Cell, CellGroup, GroupDone, Row, cells_of, run_group
-from fastreader.study.config import Study
-from fastreader.study.models import Models, loader
+from fastreader.study.config import Study, model_of
+from fastreader.study.models import Models, load_options, loader
 from fastreader.study.run import Finished
 
 
@@ -57,7 +58,10 @@ def run_study(
 def _run_groups(
     pool: ActorPool, name: str, study: Study, examples: list[Example], groups: list[CellGroup]
 ) -> Iterator[GroupDone]:
-    reader = ReaderReference.of(name, device=study.device, dtype=study.dtype, precision=study.precision)
+    config = model_of(study, name)
+    here = config.url is None and not config.quantised
+    expect(here, "readers", "readers that each actor can load by name, with or without an adapter", name)
+    reader = ReaderReference.of(config.model, **load_options(study, name))
     work = Work.of(reader, read_items, _StudyTask(name, study, examples))
     items = [(str(i), {"id": str(i), **dataclasses.asdict(group)}) for i, group in enumerate(groups)]
     for _, outcome in stream(pool, work, items, 1, ordered=False):

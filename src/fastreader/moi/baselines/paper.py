@@ -40,6 +40,7 @@ def moi_paper(
     sign: str = "falling",
     permutations: Spec = "random",
     prune: int | None = None,
+    prune_mass: float | None = None,
     order: str = "descending",
     bias: PositionBias | None = None,
     seed: int = 0,
@@ -59,7 +60,8 @@ def moi_paper(
             likelihoods of the passages alone ("query_likelihood"), whose bias goes with `bias`, which was pooled over
             other questions ("pooled"), or the one that the solver ends with ("as_solved"), which is a matter of chance.
             Prefixes determine the sign, and need none of them.
-        permutations, prune: same as `score_permutations`; the paper also has cyclic orderings and prefixes.
+        permutations, prune, prune_mass: same as `score_permutations`; the paper's Table 6 has cyclic orderings and
+            their prefixes, of one length or by the retriever's scores.
         order: "descending", or "matched", which puts the largest utility at the place of the largest bias, whatever
             the sign.
         bias: of this reader for this number of passages, for "pooled" only.
@@ -92,6 +94,7 @@ def moi_paper(
         passages,
         permutations=permutations,
         prune=prune,
+        prune_mass=prune_mass,
         seed=seed,
         template=template,
         score_passages=True,

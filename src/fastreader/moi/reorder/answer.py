@@ -111,7 +111,7 @@ def answer(
         own = find(reader.describe(), as_template(settings.template).digest(), len(reads.passages))
         ranked = rerank_planned(scorer, plan_example(scorer, example, bias, settings))
         if settings.order == "matched":
-            ranked = _placed_for(reader, ranked, scorer, own)
+            ranked = placed_for(reader, ranked, scorer, own)
     reading = read_pieces(
         reader,
         pieces,
@@ -125,7 +125,7 @@ def answer(
     return MoiAnswer(reading.text, ranked, reading, replace(ranked.cost, answer=reading.stats.computed_tokens), note)
 
 
-def _placed_for(
+def placed_for(
     reader: ScoringReader, ranked: Ranked, scorer: ScoringReader, own: tuple[PositionBias, str] | None
 ) -> Ranked:
     """Return the passages that `scorer` ranked, in matched order for the reader that answers, with a `note`.

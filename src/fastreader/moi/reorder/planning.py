@@ -62,6 +62,10 @@ class Stopping:
         return len({tuple(u.order("matched").tolist()) for u in history[-self.same_order :]}) == 1
 
 
+KINDS = ("question", "joint")
+"""What an ordering's score is: log P(question | passages), or with log P(passages), as the paper prints it."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class RerankOptions:
     """Options of a re-ranking, as `rerank` documents them.
@@ -81,10 +85,12 @@ class RerankOptions:
     on_overflow: str = "error"
     max_batch_tokens: int | None = None
     pool: Pool | None = None
+    kind: str | None = None
 
     def __post_init__(self) -> None:
         check_choice("order", self.order, ORDERS)
         check_choice("on_overflow", self.on_overflow, POLICIES)
+        check_choice("kind", self.kind or KINDS[0], KINDS)
         check_int("max_passages", self.max_passages)
 
 
@@ -205,7 +211,11 @@ def plan_example(
     source, about, template = "given", reader.describe(), scoring.template.digest()
     method, pool = "calibrated", options.pool if length == n >= 3 else None
     if bias is None:
-        found = find(about, template, n, length) or _pooled(pool, about, template, n)
+        joint = options.kind == "joint"
+        pooled = None if joint else _pooled(pool, about, template, n)
+        found = find(about, template, n, length, options.kind or KINDS[0]) or pooled
+        told = "kind 'joint': needs a calibration of that kind, or permutations of a part of the places"
+        require(not joint or found is not None or options.permutations is not None, told)
         bias, source = found or (None, "none: query likelihood")
         if found is None:
             method = "query_likelihood" if options.permutations is None else "joint"
@@ -214,6 +224,7 @@ def plan_example(
         check_bias(bias, n, length, about, template)
         kinds = "kind 'question' or 'joint' (candidates take score_permutations and debias)"
         expect(bias.kind != "candidate", "bias", kinds, bias.kind)
+        expect(options.kind in (None, bias.kind), "bias", f"one of kind {options.kind!r}", bias.kind)
     if method == "query_likelihood":
         design = alone(n) if pool is None else latin(n, 1, options.seed + pool.count(about, template, n))
     else:
@@ -225,7 +236,7 @@ def plan_example(
         permutations=design,
         prune=None,
         prune_mass=None,
-        score_passages=bias is not None and bias.kind == "joint",
+        score_passages=(options.kind if bias is None else bias.kind) == "joint",
         query_likelihood=design.length > 1 and method != "joint",
     )
     job = prepare(reader, example, scoring, where, pieces)

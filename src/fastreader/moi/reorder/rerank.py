@@ -21,7 +21,7 @@ from fastreader.moi.calibration.pool import Pool
 from fastreader.moi.quantities.observations import IntArray, Observations, observe
 from fastreader.moi.quantities.position_bias import PositionBias
 from fastreader.moi.quantities.utilities import Utilities, descending, matched, of_query_likelihoods
-from fastreader.moi.reorder.planning import Cost, RerankOptions, RerankPlan, Stopping, plan_example
+from fastreader.moi.reorder.planning import KINDS, Cost, RerankOptions, RerankPlan, Stopping, plan_example
 from fastreader.moi.reorder.ranked import Ranked, RankedPassage
 from fastreader.moi.solve.debias import calibrated
 from fastreader.moi.solve.joint import solve as solve_jointly
@@ -51,6 +51,7 @@ def rerank(
     on_overflow: str = "error",
     max_batch_tokens: int | None = None,
     pool: Pool | None = None,
+    kind: str | None = None,
 ) -> Ranked:
     """Order the passages by their worth to this reader, whatever place they are read at.
 
@@ -79,6 +80,8 @@ def rerank(
         max_batch_tokens: same as `score_permutations`.
         pool: for a reader without a calibration: score a Latin square's N orderings too, add them to this pool, and
             use its bias once it is settled. None scores no orderings.
+        kind: "question" scores log P(question | passages); "joint" adds log P(passages), the second factor of the
+            paper's equation 3. None takes the bias's, else "question". The pool's is "question".
 
     Raises:
         InputError: if there are no passages, the bias has another N, L, reader or template (both are named), `order`
@@ -97,6 +100,7 @@ def rerank(
         on_overflow=on_overflow,
         max_batch_tokens=max_batch_tokens,
         pool=pool,
+        kind=kind,
     )
     return rerank_planned(reader, plan_example(reader, make_example(question, passages), bias, options))
 
@@ -187,7 +191,7 @@ def _score(reader: ScoringReader, planned: RerankPlan) -> tuple[Observations, Ut
         expect(most >= first, "stopping", f"most >= {first}, the orderings of the first pass", most)
         if options.on_overflow == "truncate" and planned.design.length < n:
             check_rounds(pieces, planned.design.length, reader.max_length)
-    kind, per_token = ("question", False) if bias is None else (bias.kind, bias.per_token)
+    kind, per_token = (options.kind or KINDS[0], False) if bias is None else (bias.kind, bias.per_token)
     observed: Observations | None = None
     stats: TreeStats | None = None
     history: list[Utilities] = []

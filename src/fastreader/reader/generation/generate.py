@@ -23,7 +23,7 @@ from fastreader.models.passes.key_values import Reuse
 from fastreader.models.passes.prefix_cache import KeptKeys
 from fastreader.reader.fitting import leave_room
 from fastreader.reader.generation.gpu_decoding import Decoding, check_finite, decode_on_device
-from fastreader.reader.generation.sampling import pick, row_generator, top_rows
+from fastreader.reader.generation.sampling import penalise, pick, row_generator, top_rows
 from fastreader.reader.generation.text_so_far import DecodedText, Stops, StopStrings, unfinished
 from fastreader.reader.local_model import LocalModel
 
@@ -139,7 +139,8 @@ def run(decoding: Decoding, tree: PrefixTree, reuse: Reuse | None, members: list
     yield
     if key_values is None or not unfinished(texts):
         return
-    if model.writes_on_device and row_keys.why_not(key_values) is None:
+    known = decoding.options.repetition_penalty == 1  # the device does not keep which tokens a text holds
+    if known and model.writes_on_device and row_keys.why_not(key_values) is None:
         yield from decode_on_device(decoding, tree, key_values, leaves, texts)
         return
     cache = DecodeKeys(tree, key_values, leaves, room - 1, row_by_row=model.deterministic)
@@ -172,7 +173,10 @@ def _decode_step(decoding: Decoding, states: Tensor, state_of: IntArray | None, 
     for places, logits in model.logits.parts(states, state_of):
         part = texts[places]
         draws = [text.draw.random() for text in part if text.draw is not None] if options.temperature else []
-        picked = pick(logits, options, draws)
+        penalised = None
+        if options.repetition_penalty != 1:
+            penalised = penalise(logits, [[*text.prompt, *text.tokens] for text in part], options.repetition_penalty)
+        picked = pick(logits, options, draws, penalised)
         check_finite(model, picked.highest.tolist())
         logprobs = [None] * len(part) if picked.logprobs is None else picked.logprobs.tolist()
         tops = [None] * len(part) if picked.top is None else top_rows(*picked.top)

@@ -61,16 +61,41 @@ class Picked(NamedTuple):
     top: tuple[Tensor, Tensor] | None
 
 
-def pick(logits: Tensor, options: StepOptions, uniforms: Sequence[float] | Tensor) -> Picked:
-    """Choose one token for each row, greedily or by `uniforms` (see `choose`), without waiting for a device."""
+def pick(
+    logits: Tensor, options: StepOptions, uniforms: Sequence[float] | Tensor, penalised: Tensor | None = None
+) -> Picked:
+    """Choose one token for each row, greedily or by `uniforms` (see `choose`), without waiting for a device.
+
+    With `penalised`, tokens are chosen by these logits, and reported by the others.
+    """
     tokens, highest = most_likely(logits)
     if options.temperature:
-        tokens = choose(logits, options, uniforms)
+        tokens = choose(logits if penalised is None else penalised, options, uniforms)
+    elif penalised is not None:
+        tokens = most_likely(penalised)[0]
     logprobs = None
     if options.token_logprobs:
         logprobs = logits.gather(1, tokens[:, None])[:, 0].double() - logits.double().logsumexp(dim=-1)
     top = most_likely_tokens(logits, options.top_logprobs) if options.top_logprobs else None
     return Picked(tokens, highest, logprobs, top)
+
+
+def penalise(logits: Tensor, texts: Sequence[Sequence[int]], penalty: float) -> Tensor:
+    """Return logits in which the tokens of a row's text are less likely (Keskar et al. 2019, section 4.1).
+
+    A positive logit is divided by the penalty and a negative one multiplied, as in transformers.
+
+    Args:
+        logits: [R, V], float32 or float64.
+        texts: for each row the tokens of prompt and text.
+        penalty: above 0; below 1 makes them more likely.
+    """
+    found = logits.clone()
+    for row, text in zip(found, texts, strict=True):
+        held = torch.tensor(sorted(set(text)), dtype=torch.int64, device=logits.device)
+        values = row[held]
+        row[held] = torch.where(values < 0, values * penalty, values / penalty)
+    return found
 
 
 def top_rows(tokens: Tensor, logprobs: Tensor) -> list[list[tuple[int, float]]]:

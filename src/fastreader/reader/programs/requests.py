@@ -23,7 +23,7 @@ class Write:
     Attributes:
         stage: name of the stage, which decides the reader; costs are listed by stage.
         prompts: prompts as `ReaderProtocol.prompt` returns them.
-        max_new_tokens, n, temperature, seed, stop: see `Reader.generate`.
+        max_new_tokens, n, temperature, seed, stop, repetition_penalty: see `Reader.generate`.
     """
 
     stage: str
@@ -33,6 +33,14 @@ class Write:
     temperature: float = 0.0
     seed: int = 0
     stop: tuple[str, ...] = ()
+    repetition_penalty: float = 1.0
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Keyword arguments of `ReaderProtocol.generate`, with a penalty only if there is one."""
+        names = ("max_new_tokens", "n", "temperature", "seed", "stop")
+        penalty = {} if self.repetition_penalty == 1 else {"repetition_penalty": self.repetition_penalty}
+        return {name: getattr(self, name) for name in names} | penalty
 
 
 @dataclass(frozen=True)

@@ -86,7 +86,7 @@ def run(
                 continue
             kind: Hashable = "score"
             if isinstance(request, Write):
-                kind = request.max_new_tokens, request.n, request.temperature, request.seed, request.stop
+                kind = tuple(request.options.items())
             calls.setdefault((id(one.readers.of(request.stage)), kind), []).append(one)
         for members in calls.values():
             answers = by_halves(members, functools.partial(_call, checkpoint=checkpoint), FastreaderError)
@@ -124,15 +124,7 @@ def _call(members: Sequence[_Running[T]], checkpoint: Checkpoint | None) -> list
     if isinstance(first, Score):
         results = reader.loglikelihood(items)
     else:
-        results = reader.generate(
-            items,
-            max_new_tokens=first.max_new_tokens,
-            n=first.n,
-            temperature=first.temperature,
-            seed=first.seed,
-            stop=first.stop,
-            progress=False,
-        )
+        results = reader.generate(items, **first.options, progress=False)
     separate = len(members) == 1 and len(items) == len(rows[0]) and not isinstance(reader, PrefixReader)
     answers: list[Answered] = []
     outcomes = []

@@ -127,7 +127,7 @@ class ServerReader(ScoreReader):
         self._max_length = max_length or served.max_model_len or (served.meta.n_ctx_train if served.meta else None)
         self.engine = self._found_engine() if engine == "auto" else engine
         self._dialect = DIALECTS[self.engine]
-        super().__init__(TextEncoder(_tokenizer(self.name if tokenizer is None else tokenizer)))
+        super().__init__(TextEncoder(tokenizer_for(self.name if tokenizer is None else tokenizer)))
 
     def __repr__(self) -> str:
         return f"ServerReader({self.name!r}, {self.engine} at {self.url})"
@@ -311,9 +311,10 @@ class ServerReader(ScoreReader):
             "logprobs": 1 if settings.token_logprobs else None,
             "return_token_ids": own or None,
             "top_k": settings.top_k,
+            "repetition_penalty": None if settings.repetition_penalty == 1 else settings.repetition_penalty,
             "stop_token_ids": [*settings.stop_token_ids, *(stops.token_ids if own else ())] or None,
         }
-        for name in ("top_k", "stop_token_ids"):
+        for name in ("top_k", "stop_token_ids", "repetition_penalty"):
             unknown = f"None, since the {self.engine} engine does not know it"
             expect(asked[name] is None or own, name, unknown, asked[name])
         body = {name: value for name, value in asked.items() if value is not None}
@@ -418,7 +419,8 @@ class ServerReader(ScoreReader):
         return "openai"
 
 
-def _tokenizer(tokenizer: Any) -> Any:
+def tokenizer_for(tokenizer: Any) -> Any:
+    """Return a tokenizer, or the one of a name or a folder."""
     wanted = "a transformers tokenizer, or its name or folder"
     if not isinstance(tokenizer, (str, os.PathLike)):
         expect(callable(tokenizer) and hasattr(tokenizer, "bos_token_id"), "tokenizer", wanted, tokenizer)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from fastreader.core.protocol import ReaderProtocol
 from fastreader.eor.similarity import CrossEncoderNli, NliTexts, Pair, ReaderNli, Similarity
 from fastreader.study.measures.case import Case, Load, Measure, citations
+
+JUDGES = ("equivalent", "preferred", "citation")
+"""Judgements whose prompts a study may replace (`Study.judges`)."""
 
 EQUIVALENT = 0.8
 """From this similarity on two answers are equivalent: the threshold that EoR uses with BEM."""
@@ -28,7 +32,13 @@ _SUPPORT = NliTexts(
 )
 
 
-def equivalent(model: str, load: Load) -> Measure:
+def prompt_of(judgement: str, judges: Mapping[str, Mapping[str, Any]]) -> NliTexts:
+    """Return the texts of a reader's prompt for one of `JUDGES`, with those replaced that a study names."""
+    default = {"equivalent": NliTexts(), "preferred": _PREFERENCE, "citation": _SUPPORT}[judgement]
+    return NliTexts.from_dict(default.to_dict() | dict(judges.get(judgement, {})))
+
+
+def equivalent(model: str, load: Load, texts: NliTexts) -> Measure:
     """Return whether a model finds an answer equivalent to a right one, as BEM does (Bulian et al. 2022): 1 or 0.
 
     Equivalent means that the mean probability of entailment in both directions is at least `EQUIVALENT`. An empty
@@ -37,10 +47,11 @@ def equivalent(model: str, load: Load) -> Measure:
     Args:
         model: "nli:MODEL", a classifier of transformers; or "reader:NAME", a reader.
         load: returns a reader by name.
+        texts: of a reader's prompt.
     """
 
     def measure(cases: Sequence[Case]) -> list[float | None]:
-        similarity = _similarity(model, load, "{question} {answer}", None)
+        similarity = _similarity(model, load, "{question} {answer}", texts)
         right = [case.example.answers if case.answer.strip() else [] for case in cases]
         pairs = [Pair(c.example.question, r, c.answer) for c, own in zip(cases, right, strict=True) for r in own]
         both = similarity.score(pairs + [Pair(p.question, p.second, p.first) for p in pairs])
@@ -51,11 +62,11 @@ def equivalent(model: str, load: Load) -> Measure:
     return measure
 
 
-def supported(count: Callable[..., float | None], model: str, load: Load) -> Measure:
+def supported(count: Callable[..., float | None], model: str, load: Load, texts: NliTexts) -> Measure:
     """Return `citation_precision` or `citation_recall` with a model that judges support, named as in `equivalent`."""
 
     def measure(cases: Sequence[Case]) -> list[float | None]:
-        similarity = _similarity(model, load, "{answer}", _SUPPORT)
+        similarity = _similarity(model, load, "{answer}", texts)
         known: dict[Pair, float] = {}
 
         def of(case: Case) -> float | None:
@@ -72,7 +83,7 @@ def supported(count: Callable[..., float | None], model: str, load: Load) -> Mea
     return measure
 
 
-def preferred(name: str, load: Load) -> Measure:
+def preferred(name: str, load: Load, texts: NliTexts) -> Measure:
     """Return whether a reader prefers an answer to the baseline's: 1 or 0, and 0.5 if both orders disagree.
 
     The pair is shown in both orders, since judges favour a place, and the likelier of the replies "1" and "2" counts
@@ -81,13 +92,14 @@ def preferred(name: str, load: Load) -> Measure:
     Args:
         name: of the reader.
         load: returns a reader by name.
+        texts: of its prompt.
     """
 
     def measure(cases: Sequence[Case]) -> list[float | None]:
         asked = [i for i, case in enumerate(cases) if case.baseline is not None and case.baseline != case.answer]
         found: list[float | None] = [None if case.baseline is None else 0.5 for case in cases]
         if asked:
-            wins = _wins(load(name), [cases[i] for i in asked])
+            wins = _wins(load(name), texts, [cases[i] for i in asked])
             for i, value in zip(asked, wins, strict=True):
                 found[i] = value
         return found
@@ -95,17 +107,17 @@ def preferred(name: str, load: Load) -> Measure:
     return measure
 
 
-def _wins(judge: ReaderProtocol, cases: Sequence[Case]) -> list[float]:
+def _wins(judge: ReaderProtocol, texts: NliTexts, cases: Sequence[Case]) -> list[float]:
     pairs = []
     for case in cases:
         assert case.baseline is not None
         for first, second in ((case.answer, case.baseline), (case.baseline, case.answer)):
             pairs.append(Pair(case.example.question, first, second))
-    scores = _PREFERENCE.logprobs(judge, pairs).reshape(-1, 2, 2)
+    scores = texts.logprobs(judge, pairs).reshape(-1, 2, 2)
     first_wins = scores[:, :, 0] > scores[:, :, 1]  # [case, order]
     return [float(forward) if forward != backward else 0.5 for forward, backward in first_wins.tolist()]
 
 
-def _similarity(model: str, load: Load, statement: str, texts: NliTexts | None) -> Similarity:
+def _similarity(model: str, load: Load, statement: str, texts: NliTexts) -> Similarity:
     kind, _, name = model.partition(":")
     return CrossEncoderNli(name, statement=statement) if kind == "nli" else ReaderNli(load(name), texts)

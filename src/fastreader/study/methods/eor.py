@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from fastreader.core.checks import expect, require
+from fastreader.core.checks import check_keys, expect, require
 from fastreader.core.halving import by_halves
 from fastreader.core.tree import TreeStats
 from fastreader.data import Example, Passage
 from fastreader.data.fingerprints import file_stamp
 from fastreader.eor.answer import answer
-from fastreader.eor.run import Retrievers
+from fastreader.eor.run import Limits, Retrievers
 from fastreader.eor.similarity.loading import check_names
 from fastreader.eor.sources import SourceFunction, open_source
 from fastreader.eor.texts import Texts, load_texts
@@ -39,6 +39,7 @@ class EorMethod(StudyMethod):
         retrievers: specifications.
         sources: corpora, indexes or hits by name, as `open_source` takes them.
         depth: at most this many passages from a source.
+        limits: lengths in words.
         voter: arguments of `Voter`.
         texts: of the prompts.
         max_new_tokens: at most this many tokens of an answer.
@@ -48,6 +49,7 @@ class EorMethod(StudyMethod):
     retrievers: tuple[str, ...]
     sources: tuple[tuple[str, str], ...]
     depth: int
+    limits: Limits
     voter: dict[str, Any]
     texts: Texts
     max_new_tokens: int
@@ -117,7 +119,7 @@ class EorMethod(StudyMethod):
             OWN: own.__getitem__,
             **{name: _source(file, self.depth, file_stamp(file)) for name, file in self.sources},
         }
-        return Retrievers(self.retrievers, sources, reader=batch.reader, texts=self.texts)
+        return Retrievers(self.retrievers, sources, reader=batch.reader, texts=self.texts, limits=self.limits)
 
 
 @functools.lru_cache(maxsize=8)
@@ -158,11 +160,13 @@ def _make(variant: str, options: dict[str, Any], study: Any) -> EorMethod:
         same = sorted(fitted) == sorted(retrievers) or len(retrievers) == 1
         expect(same, "eor: voter", f"one fitted on {', '.join(retrievers)}", ", ".join(fitted))
     check_names(voter["similarities"])
+    check_keys("eor.limits", study.eor.limits, Limits.__dataclass_fields__)
     Voter(**voter).resolved() if saved is None else Voter.from_dict(saved)  # raises now if a name is unknown
     return EorMethod(
         retrievers,
         tuple(sorted(study.eor.sources.items())),
         study.eor.depth,
+        Limits(**study.eor.limits),
         voter,
         load_texts(options.get("texts", study.eor.texts)),
         options.get("max_new_tokens", study.max_new_tokens),

@@ -18,10 +18,11 @@ from fastreader.moi.baselines.paper import SIGNS
 from fastreader.moi.calibration.store import find
 from fastreader.moi.quantities.position_bias import PositionBias
 from fastreader.moi.quantities.utilities import ORDERS
-from fastreader.moi.reorder.answer import MoiAnswer
-from fastreader.moi.reorder.planning import Stopping
+from fastreader.moi.reorder.answer import MoiAnswer, placed_for
+from fastreader.moi.reorder.planning import KINDS, Stopping
 from fastreader.moi.reorder.rerank import rerank
-from fastreader.reader.programs.requests import Program, write_one
+from fastreader.reader.programs.readers import Readers
+from fastreader.reader.programs.requests import Program, score, write_one
 from fastreader.scoring.reading import POLICIES, Reading, fit_reading, reading_pieces, truncation_note
 from fastreader.study.cached_reader import scoring
 from fastreader.study.method import Answered, Batch, Family, NotApplicable, StudyMethod, check_options, summary_of
@@ -37,25 +38,47 @@ _MOI = (
     "max_new_tokens",
     "max_passages",
     "on_overflow",
+    "model",
+    "kind",
 )
 _ORDER = ("bias", "model", "max_new_tokens")
-_PAPER = ("sign", "permutations", "prune", "order", "bias", "max_new_tokens")
+_PAPER = ("sign", "permutations", "prune", "prune_mass", "order", "bias", "model", "max_new_tokens")
 _TRACED = {
     "bias": ("bias", "intervals", "num_questions", "sign"),
     "utilities": ("utility", "intervals", "p_best", "bias", "method", "identified"),
 }  # attributes of a ranking that its row keeps
-PAPER = "paper"
-"""The variant of `moi` that is the paper's own, `moi.baselines.moi_paper`."""
+PAPER: dict[str, dict[str, Any]] = {
+    "paper": {},
+    "paper-cyclic": {"permutations": "cyclic"},
+    "paper-pruned": {"permutations": "cyclic", "prune": None},  # None: half of the study's passages
+    "paper-variable": {"permutations": "cyclic", "prune_mass": 0.9},
+}
+"""The variants of `moi` that are the paper's own, `moi.baselines.moi_paper`, with the options of its Table 6."""
 
 
 @dataclass(frozen=True)
 class MoiMethod(TemplateMethod):
-    """Passages re-ranked by MoI, then read once, with the options of `moi.rerank`."""
+    """Passages re-ranked by MoI, then read once, with the options of `moi.rerank`.
+
+    Attributes:
+        order, bias, options: see `moi.rerank`.
+        model: name of the reader that scores the orderings (model substitution); None for the study's.
+    """
 
     reads = "moi"
     order: str
     bias: PositionBias | None
     options: dict[str, Any]
+    model: str | None = None
+
+    @property
+    def ranker(self) -> str | None:
+        """`model`."""
+        return self.model
+
+    def readers(self, batch: Batch) -> Readers:
+        """Return the study's reader, and the one that scores."""
+        return Readers(batch.reader, {} if self.model is None else {"moi": batch.models(self.model)})
 
     @property
     def draws(self) -> bool:
@@ -66,20 +89,29 @@ class MoiMethod(TemplateMethod):
 
     def _answer(self, batch: Batch, example: Example) -> Program[Answered]:
         settings = {"bias": self.bias, "order": self.order, "template": self.template, **self.options}
-        ranked = yield from scoring(
-            "moi", batch.reader, lambda reader: rerank(reader, example, seed=batch.seed, **settings)
-        )
+        scorer = ranker_of(batch, self.model)
+        ranked = yield from scoring("moi", scorer, lambda reader: rerank(reader, example, seed=batch.seed, **settings))
+        if self.model is not None and self.order == "matched":
+            own = find(batch.reader.describe(), self.template.digest(), len(ranked) - ranked.tail)
+            ranked = placed_for(batch.reader.tree_reader(), ranked, scorer.tree_reader(), own)
         order = ranked.indices[: len(ranked) - ranked.tail]
         reader = batch.reader.tree_reader()
-        pieces = reading_pieces(reader, replace(example, passages=example.passages[: len(order)]), [], self.template)
+        chosen = self.choices(example)
+        reads = replace(example, passages=example.passages[: len(order)])
+        pieces = reading_pieces(reader, reads, chosen, self.template)
         policy = self.options.get("on_overflow", "error")
         pieces, truncated = fit_reading(pieces, order, reader.max_length, self.max_new_tokens, policy)
         prompt = pieces.head + pieces.body(order) + pieces.tail()
-        reply = yield from write_one("answer", prompt, max_new_tokens=self.max_new_tokens, stop=STOP)
-        tokens = len(prompt) + len(reply.token_ids)
-        reading = Reading(
-            reply.text.strip(), None, reply.finish_reason, TreeStats(1, tokens, tokens, 0), truncated=truncated
-        )
+        if chosen:
+            scored = yield from score("answer", [(prompt, tokens) for tokens in pieces.candidates])
+            nats = {text: each.logprob for text, each in zip(chosen, scored, strict=True)}
+            text, ended = max(nats, key=lambda candidate: nats[candidate]), "candidate"
+            tokens = len(prompt) + sum(map(len, pieces.candidates))
+        else:
+            reply = yield from write_one("answer", prompt, max_new_tokens=self.max_new_tokens, stop=STOP)
+            nats, text, ended = None, reply.text.strip(), reply.finish_reason
+            tokens = len(prompt) + len(reply.token_ids)
+        reading = Reading(text, nats, ended, TreeStats(1, tokens, tokens, 0), truncated=truncated)
         note = "; ".join(filter(None, [ranked.note, truncation_note("answering", truncated)]))
         result = MoiAnswer(reading.text, ranked, reading, replace(ranked.cost, answer=tokens), note)
         return Answered(reading.text, {"order": order, **_trace(result)}, result=result)
@@ -159,25 +191,27 @@ class OrderMethod(TemplateMethod):
 
 
 def _make_moi(variant: str, options: dict[str, Any], study: Any) -> StudyMethod:
-    if variant == PAPER:
-        check_options("moi:paper", options, _PAPER)
+    if variant in PAPER:
+        check_options(f"moi:{variant}", options, _PAPER)
         for name, known in (("sign", SIGNS), ("order", ORDERS)):
-            check_choice(f"method 'moi:paper': {name}", options.get(name, known[0]), known)
-        own: dict[str, Any] = {
-            name: options[name] for name in ("sign", "permutations", "prune", "order") if name in options
-        }
+            check_choice(f"method 'moi:{variant}': {name}", options.get(name, known[0]), known)
+        half = {"prune": max(1, study.passages // 2)} if "prune" in PAPER[variant] else {}
+        names = ("sign", "permutations", "prune", "prune_mass", "order")
+        own: dict[str, Any] = {**PAPER[variant], **half, **{name: options[name] for name in names if name in options}}
         return _make_order("moi-paper", {k: v for k, v in options.items() if k not in own}, study, own)
     given = {**study.moi, **options}
     check_options("moi", given, _MOI)
     order = given.pop("order", "matched")
     check_choice("method 'moi': order", variant or order, ORDERS)
+    check_choice("method 'moi': kind", given.get("kind", KINDS[0]), KINDS)
     check_choice("method 'moi': on_overflow", given.get("on_overflow", "error"), POLICIES)
     if isinstance(given.get("stopping"), dict):
         given["stopping"] = _stopping(given["stopping"])
     given.setdefault("max_passages", study.passages)
     tokens = {"max_new_tokens": given.pop("max_new_tokens")} if "max_new_tokens" in given else {}
     bias = _bias(given.pop("bias", None))
-    return MoiMethod.of(study, {**tokens, "order": variant or order, "bias": bias, "options": given})
+    model = given.pop("model", None)
+    return MoiMethod.of(study, {**tokens, "order": variant or order, "bias": bias, "options": given, "model": model})
 
 
 def _make_order(
@@ -206,14 +240,17 @@ def _bias(path: Any) -> PositionBias | None:
 
 
 def _moi_options(variant: str) -> tuple[str, ...]:
-    return _PAPER if variant == PAPER else _MOI
+    return _PAPER if variant in PAPER else _MOI
 
 
 _ABOUT = {
     "": "Read the passages once, ordered by MoI's utilities and the reader's calibrated bias.",
     "matched": "MoI: put the largest utility at the place of the largest bias.",
     "descending": "MoI: read the largest utility first.",
-    PAPER: "MoI as in the paper: utilities and bias estimated for each question alone.",
+    "paper": "MoI as in the paper: utilities and bias estimated for each question alone.",
+    "paper-cyclic": "MoI as in the paper, from the cyclic orderings of the retriever's order.",
+    "paper-pruned": "MoI as in the paper, from the first half of each cyclic ordering, or `prune` places.",
+    "paper-variable": "MoI as in the paper, from as much of each cyclic ordering as the retriever's scores ask for.",
 }
 MOI = Family("moi", _make_moi, _moi_options, _ABOUT)
 ORDER = Family("order", _make_order, lambda _: _ORDER, {m.name: summary_of(m.function) for m in METHODS.values()})

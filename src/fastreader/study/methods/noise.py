@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fastreader.core.checks import check_text
+from fastreader.core.checks import check_number, check_text
 from fastreader.data import Example, Passage
 from fastreader.noise.labels import Kind
 from fastreader.noise.layouts import FILL, Layout, LayoutSpec, MissingPassages
@@ -16,7 +16,7 @@ from fastreader.reader.programs.requests import Program, write_one
 from fastreader.study.method import Answered, Batch, Family, NotApplicable, OverLong, StudyMethod, check_options
 from fastreader.study.provider import provider_of
 
-_OPTIONS = ("max_new_tokens",)
+_OPTIONS = ("max_new_tokens", "stop", "repetition_penalty", "template")
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,8 @@ class NoiseMethod(StudyMethod):
             their draws.
         max_new_tokens: at most this many tokens of a reply.
         template: the prompt's texts.
+        stop: texts that end a reply.
+        repetition_penalty: see `Reader.generate`.
     """
 
     spec: LayoutSpec
@@ -37,6 +39,8 @@ class NoiseMethod(StudyMethod):
     hard_count: int
     max_new_tokens: int
     template: NoiseTemplate
+    stop: tuple[str, ...] = ()
+    repetition_penalty: float = 1.0
 
     @property
     def draws(self) -> bool:
@@ -73,7 +77,8 @@ class NoiseMethod(StudyMethod):
                 f"{self.spec.name}: its prompt leaves no room for a reply in {batch.reader.max_length} tokens",
                 len(prompt),
             )
-        reply = yield from write_one("answer", prompt, max_new_tokens=self.max_new_tokens)
+        how: dict[str, Any] = {"stop": self.stop, "repetition_penalty": self.repetition_penalty}
+        reply = yield from write_one("answer", prompt, max_new_tokens=self.max_new_tokens, **how)
         trace = {
             "order": _order(layout, example),
             "layout": self.spec.name,
@@ -91,7 +96,10 @@ def _order(layout: Layout, example: Example) -> list[Any]:
     for passage, kind in zip(layout.passages, layout.kinds, strict=True):
         index = places.get((passage.title, passage.text))
         entry: dict[str, Any] = {"kind": str(kind)}
-        entry |= {"title": passage.title, "text": passage.text} if index is None else {"index": index}
+        if index is None:
+            entry |= {"title": passage.title, "text": passage.text} | ({"id": passage.id} if passage.id else {})
+        else:
+            entry["index"] = index
         order.append(entry)
     return order
 
@@ -99,7 +107,9 @@ def _order(layout: Layout, example: Example) -> list[Any]:
 def layout_of(trace: Mapping[str, Any], example: Example) -> Layout:
     """Return the layout that was read, from an answer's trace."""
     passages = (
-        example.passages[entry["index"]] if "index" in entry else Passage(entry["text"], entry["title"])
+        example.passages[entry["index"]]
+        if "index" in entry
+        else Passage(entry["text"], entry["title"], entry.get("id"))
         for entry in trace["order"]
     )
     return Layout(trace["layout"], tuple(passages), tuple(Kind(entry["kind"]) for entry in trace["order"]))
@@ -108,13 +118,17 @@ def layout_of(trace: Mapping[str, Any], example: Example) -> Layout:
 def _make(variant: str, options: dict[str, Any], study: Any) -> NoiseMethod:
     check_options(f"noise:{variant}", options, _OPTIONS)
     check_text("method 'noise': layout, such as noise:gold or noise:random:4:near", variant)
+    penalty = options.get("repetition_penalty", study.noise.repetition_penalty)
+    check_number("method 'noise': repetition_penalty", penalty, above=0, json_value=True)
     specs = [LayoutSpec.parse(m.method.partition(":")[2]) for m in study.methods if m.method.startswith("noise:")]
     return NoiseMethod(
         LayoutSpec.parse(variant),
         study.noise.random,
         study.noise.hard_count or max((s.count for s in specs if s.noise == "hard"), default=0),
         options.get("max_new_tokens", study.noise.max_new_tokens),
-        NoiseTemplate.from_dict(study.noise.template),
+        NoiseTemplate.from_dict(options.get("template", study.noise.template)),
+        tuple(options.get("stop", study.noise.stop)),
+        penalty,
     )
 
 

@@ -44,10 +44,7 @@ class SelfConsistencyMethod(TemplateMethod):
 
     def _answer(self, batch: Batch, example: Example) -> Program[Answered]:
         orders = shuffles(len(example.passages), self.count, batch.seed)
-        reader = batch.reader.tree_reader()
-        prompts = reading_prompts(reader, example.question, example.passages, orders, self.template)
-        replies = yield from write("answer", prompts, max_new_tokens=self.max_new_tokens, stop=STOP)
-        answers = [texts[0].text.strip() for texts in replies]
+        answers = yield from self._answers(batch, example, orders)
         answer, share = majority(answers)
         trace = {"orders": orders, "answers": answers, "share": share}
         return Answered(answer, trace, texts=tuple(answers) if self.mean else ())

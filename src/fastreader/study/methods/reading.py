@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
+
+import numpy as np
 
 from fastreader.core.checks import expect
 from fastreader.core.tree import TreeStats
@@ -14,9 +16,9 @@ from fastreader.passages.ranking import rerank
 from fastreader.passages.ranking.relevance import RELEVANCE
 from fastreader.passages.ranking.rerank import LIKELIHOOD
 from fastreader.passages.ranking.yes_no import YES_NO
-from fastreader.reader.programs.requests import Program, write_one
+from fastreader.reader.programs.requests import Program, score, write
 from fastreader.reader.prompts.template import Template
-from fastreader.scoring.reading import reading_prompts
+from fastreader.scoring.reading import reading_pieces
 from fastreader.study.cached_reader import CachedReader, scoring
 from fastreader.study.method import NOTHING, Answered, Batch, Family, NotApplicable, StudyMethod, check_options
 
@@ -35,24 +37,54 @@ class TemplateMethod(StudyMethod):
     Attributes:
         template: the prompt's texts.
         max_new_tokens: at most this many tokens of an answer.
+        candidates: answers to choose from, or "rows" for each question's own; empty to write the answer.
     """
 
     template: Template
     max_new_tokens: int
+    candidates: str | tuple[str, ...]
 
     @classmethod
     def of(cls, study: Any, options: Mapping[str, Any]) -> Self:
         """Create a method from the study's settings and the method's own options, which are named as its attributes."""
-        return cls(**{"template": template_of(study), "max_new_tokens": study.max_new_tokens, **options})
+        shared = {name: getattr(study, name) for name in ("max_new_tokens", "candidates")}
+        return cls(**{"template": template_of(study), **shared, **options})
+
+    @property
+    def chooses_from_rows(self) -> bool:
+        """Whether the answer is one of the question's own candidates."""
+        return self.candidates == "rows"
+
+    def choices(self, example: Example) -> list[str]:
+        """Return the answers to choose from, an empty list if the reader writes the answer.
+
+        Raises:
+            NotApplicable: if the question should have candidates and has none.
+        """
+        if not self.chooses_from_rows:
+            return list(self.candidates)
+        if not example.candidates:
+            raise NotApplicable("candidates: the question has none")
+        return list(example.candidates)
+
+    def _answers(self, batch: Batch, example: Example, orders: Iterable[Sequence[int]]) -> Program[list[str]]:
+        """Write an answer after the passages in each order, or choose the likeliest candidate."""
+        chosen = self.choices(example)
+        pieces = reading_pieces(batch.reader.tree_reader(), example, chosen, self.template)
+        prompts = [pieces.head + pieces.body(order) + pieces.tail() for order in orders]
+        if not chosen:
+            replies = yield from write("answer", prompts, max_new_tokens=self.max_new_tokens, stop=STOP)
+            return [texts[0].text.strip() for texts in replies]
+        scored = yield from score("answer", [(prompt, tokens) for prompt in prompts for tokens in pieces.candidates])
+        nats = np.array([each.logprob for each in scored]).reshape(len(prompts), len(chosen))
+        return [chosen[i] for i in nats.argmax(axis=1).tolist()]
 
     def _read(
         self, batch: Batch, example: Example, order: Sequence[int], direct: TreeStats = NOTHING, **trace: Any
     ) -> Program[Answered]:
         """Generate the answer after the passages in `order`, with the prompt of MoI's last reading."""
-        reader = batch.reader.tree_reader()
-        prompt = reading_prompts(reader, example.question, example.passages, [order], self.template)[0]
-        reply = yield from write_one("answer", prompt, max_new_tokens=self.max_new_tokens, stop=STOP)
-        return Answered(reply.text.strip(), {"order": order, **trace}, direct)
+        (text,) = yield from self._answers(batch, example, [order])
+        return Answered(text, {"order": order, **trace}, direct)
 
 
 @dataclass(frozen=True)
