@@ -1,18 +1,20 @@
 """fastreader inside LangChain, LlamaIndex, Haystack and rerankers: the real libraries, against fastreader.rerank."""
 
 import asyncio
+import dataclasses
 import os
 import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pytest
 from helpers.rerankers import logit_score
 
 import fastreader as fr
 from fastreader.errors import InputError
-from fastreader.integrations.common import NOTE
+from fastreader.integrations.common import ANSWER, ATTRIBUTION, NO_ANSWER, NOTE
 
 os.environ["HAYSTACK_TELEMETRY_ENABLED"] = "False"
 QUESTION = "Which river is long?"
@@ -358,6 +360,63 @@ def test_a_document_has_one_text_in_every_library(tiny_reader):
     direct = [result.relevance for item in (document, node, own) for result in fr.rerank(tiny_reader, QUESTION, [item])]
     found = [first.metadata["relevance_score"], second.score, third.score, fourth.score, *direct]
     assert found == pytest.approx([wanted] * 7, abs=1e-6) and abs(wanted - plain) > 1e-4
+
+
+def each_library(**options):
+    """Return the metadata that each library's ranker gives the documents, by their index in TEXTS."""
+    import haystack
+    import langchain_core.documents
+    from llama_index.core.schema import MetadataMode, NodeWithScore, TextNode
+
+    from fastreader.integrations import langchain, llama_index, rerankers
+    from haystack_integrations.components.rankers import fastreader
+
+    documents = [langchain_core.documents.Document(text, id=str(i)) for i, text in enumerate(TEXTS)]
+    nodes = [NodeWithScore(node=TextNode(text=text, id_=str(i))) for i, text in enumerate(TEXTS)]
+    own = [haystack.Document(content=text or None, id=str(i)) for i, text in enumerate(TEXTS)]
+    first = langchain.FastreaderRerank(top_n=None, **options).compress_documents(documents, QUESTION)
+    second = llama_index.FastreaderRerank(top_n=None, **options).postprocess_nodes(nodes, query_str=QUESTION)
+    third = fastreader.FastreaderRanker(top_k=None, **options).run(QUESTION, own)["documents"]
+    fourth = rerankers.FastreaderRanker(**options).rank(QUESTION, TEXTS, list(range(5))).results
+    assert all(ANSWER not in node.node.get_content(metadata_mode=MetadataMode.LLM) for node in second)
+    assert not any(item.metadata for item in (*documents, *(node.node for node in nodes)))
+    return [
+        {int(document.id): document.metadata for document in first},
+        {int(node.node.node_id): node.node.metadata for node in second},
+        {int(document.id): document.meta for document in third},
+        {int(result.document.doc_id): result.document.metadata for result in fourth},
+    ]
+
+
+def test_attribution_is_in_the_metadata_of_every_library(tiny_reader):
+    order = [i for i in fr.rerank(tiny_reader, QUESTION, TEXTS).indices if TEXTS[i]]
+    wanted = fr.attribute(tiny_reader, QUESTION, [TEXTS[i] for i in order])
+    assert np.abs(wanted.shapley).max() > 1e-3
+    for found in each_library(reader=tiny_reader, attribute=True):
+        assert {found[i][ANSWER] for i in order} == {wanted.answer}
+        assert [found[i][ATTRIBUTION] for i in order] == pytest.approx(wanted.shapley.tolist(), abs=1e-6)
+        assert ATTRIBUTION not in found[1] and ANSWER not in found[1]  # the document without text
+    assert all(ATTRIBUTION not in own for found in each_library(reader=tiny_reader) for own in found.values())
+
+
+def test_an_empty_answer_is_noted_instead_of_attributed(tiny_reader, monkeypatch):
+    from fastreader.integrations import common
+
+    empty = common.read(tiny_reader, fr.Example(QUESTION, [fr.Passage("a")]), candidates=[])
+    monkeypatch.setattr(common, "read", lambda *_, **__: dataclasses.replace(empty, text=""))
+    for found in each_library(reader=tiny_reader, attribute=True):
+        assert all(NO_ANSWER in found[i][NOTE] and ANSWER not in found[i] for i in (0, 2, 3, 4))
+
+
+def test_a_relevance_model_cannot_attribute(tmp_path):
+    import langchain_core.documents
+
+    from fastreader.integrations.langchain import FastreaderRerank
+
+    _, folder = logit_score(tmp_path, "Qwen3")
+    own = FastreaderRerank(reader=fr.Reader.load(str(folder), check="off"), attribute=True)
+    with pytest.raises(InputError, match="attribute: expected a reader that answers"):
+        own.compress_documents([langchain_core.documents.Document(TEXTS[0])], QUESTION)
 
 
 def test_a_relevance_model_scores_by_itself_in_every_library(tmp_path):

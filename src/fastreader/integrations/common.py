@@ -5,15 +5,21 @@ from __future__ import annotations
 import copy
 import os
 import threading
-from collections.abc import Iterable
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
 from pydantic import BaseModel, Field
 
+from fastreader.core.checks import expect
+from fastreader.data.types import Example, Passage
+from fastreader.passages.attribution import attribute
 from fastreader.passages.ranking import RerankResult, rerank
+from fastreader.scoring.reading import read
 
-NOTE = "fastreader_note"  # the key of a result's note in metadata
+# The keys of metadata: a result's note, the answer from all documents, and a document's share of it in nats.
+NOTE, ANSWER, ATTRIBUTION = "fastreader_note", "fastreader_answer", "fastreader_attribution"
+NO_ANSWER = "no attribution: the reader generated an empty answer from these documents"
 
 
 class RankerFields(BaseModel):
@@ -27,6 +33,8 @@ class RankerFields(BaseModel):
         instruction: what makes a document relevant, for the methods that take one.
         options: further arguments of `fastreader.rerank`.
         score_threshold: documents of smaller relevance are left out; None keeps all.
+        attribute: the reader also answers from the documents that are kept; their metadata gains the answer and each
+            document's share of it, the Shapley value in nats of `fastreader.attribute`.
     """
 
     model: str = Field(default="smollm2-135m", description="A name or path of a reader.")
@@ -39,6 +47,7 @@ class RankerFields(BaseModel):
     instruction: str | None = None
     options: dict[str, Any] = Field(default_factory=dict)
     score_threshold: float | None = None
+    attribute: bool = False
 
 
 _locks: dict[tuple[str, ...], threading.Lock] = {}
@@ -78,11 +87,48 @@ def ranking(ranker: Any, query: Any, passages: Any, top_n: int | None, **options
     return rerank(reader_of(ranker), query, passages, **({"instruction": instruction} if instruction else {}), **how)
 
 
-def above(results: Iterable[RerankResult], threshold: float | None) -> list[RerankResult]:
-    """Return the results whose relevance is at least `threshold`, or all for None."""
-    return [result for result in results if threshold is None or result.relevance >= threshold]
+def kept_by(ranker: Any, query: Any, passages: Any, top_n: int | None) -> list[tuple[RerankResult, dict[str, Any]]]:
+    """Return the results that a ranker keeps, the best first, each with what its document's metadata gains.
+
+    Args:
+        ranker: an object with the attributes of `RankerFields`; without a `score_threshold`, all results are kept.
+        query, passages, top_n: arguments of `fastreader.rerank`.
+    """
+    threshold = getattr(ranker, "score_threshold", None)
+    ranked = ranking(ranker, query, passages, top_n)
+    kept = [result for result in ranked if threshold is None or result.relevance >= threshold]
+    shares = _shares(ranker, query, [result.passage for result in kept])
+    return [
+        (result, {**share, **({NOTE: note} if (note := "; ".join(filter(None, (result.note, also)))) else {})})
+        for result, (share, also) in zip(kept, shares, strict=True)
+    ]
 
 
-def noted(metadata: dict[str, Any], note: str, **more: Any) -> dict[str, Any]:
-    """Return a deep copy of a document's metadata with a result's note, if there is one, and with `more`."""
-    return {**copy.deepcopy(metadata), **more, **({NOTE: note} if note else {})}
+def _shares(ranker: Any, query: str, passages: Sequence[Passage]) -> list[tuple[dict[str, Any], str]]:
+    """Return the answer and each document's share of it in nats, with a note.
+
+    Documents without text get none, and no document does unless the ranker attributes. The reader answers from the
+    documents in the order of their relevance.
+    """
+    found: list[tuple[dict[str, Any], str]] = [({}, "") for _ in passages]
+    full = [i for i, passage in enumerate(passages) if passage.text.strip() or passage.title.strip()]
+    if not ranker.attribute or not full:
+        return found
+    reader = reader_of(ranker)
+    writes = not getattr(reader, "is_reranker", False)
+    expect(
+        writes, "attribute", "a reader that answers, or False with a relevance model", getattr(reader, "name", reader)
+    )
+    example = Example(query, [passages[i] for i in full])
+    answer = read(reader, example, candidates=[], on_overflow="truncate").text
+    if not answer:
+        return [({}, NO_ANSWER) if i in full else one for i, one in enumerate(found)]
+    shared = attribute(reader, example, answer=answer, on_overflow="truncate")
+    for i, share in zip(full, shared.shapley.tolist(), strict=True):
+        found[i] = {ANSWER: answer, ATTRIBUTION: share}, shared.note
+    return found
+
+
+def extended(metadata: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
+    """Return a deep copy of a document's metadata with further keys."""
+    return {**copy.deepcopy(metadata), **more}

@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import ConfigDict
 
 from fastreader.errors import MissingExtraError
-from fastreader.integrations.common import RankerFields, above, noted, ranking
+from fastreader.integrations.common import RankerFields, extended, kept_by
 from fastreader.moi.quantities.position_bias import PositionBias
 from fastreader.passages.arrange import Arranger, arrange, scores_or_last
 
@@ -34,9 +34,9 @@ class FastreaderRerank(RankerFields, BaseDocumentCompressor):
         if not documents:
             return []
         kept = []
-        for result in above(ranking(self, query, list(documents), self.top_n), self.score_threshold):
+        for result, more in kept_by(self, query, list(documents), self.top_n):
             own = documents[result.index]
-            metadata = noted(own.metadata, result.note, relevance_score=result.relevance)
+            metadata = extended(own.metadata, {"relevance_score": result.relevance, **more})
             kept.append(own.model_copy(update={"metadata": metadata}))
         return kept
 

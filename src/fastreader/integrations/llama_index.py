@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fastreader.data.types import Passage
 from fastreader.errors import MissingExtraError
-from fastreader.integrations.common import RankerFields, above, noted, ranking
+from fastreader.integrations.common import RankerFields, extended, kept_by
 from fastreader.passages.arrange import arrange
 
 try:
@@ -59,10 +59,13 @@ class FastreaderRerank(RankerFields, _Postprocessor):
         with self.callback_manager.event(CBEventType.RERANKING, {EventPayload.NODES: nodes, **about}) as event:
             passages = [n if mode is None else Passage(n.node.get_content(metadata_mode=mode)) for n in nodes]
             kept = []
-            for result in above(ranking(self, query, passages, self.top_n), self.score_threshold):
+            for result, more in kept_by(self, query, passages, self.top_n):
                 node = nodes[result.index].node
-                if result.note:
-                    node = node.model_copy(update={"metadata": noted(node.metadata, result.note)})
+                if more:
+                    # A model that answers next must not read another's answer among the metadata.
+                    unread = ("excluded_llm_metadata_keys", "excluded_embed_metadata_keys")
+                    update = {key: [*getattr(node, key), *more] for key in unread}
+                    node = node.model_copy(update={"metadata": extended(node.metadata, more), **update})
                 kept.append(NodeWithScore(node=node, score=result.relevance))
             event.on_end({EventPayload.NODES: kept})
         _dispatcher.event(ReRankEndEvent(nodes=kept))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 from fastreader.errors import MissingExtraError
-from fastreader.integrations.common import named_reader, ranking
+from fastreader.integrations.common import extended, kept_by, named_reader, ranking
 
 try:
     import rerankers.models
@@ -25,6 +26,8 @@ class FastreaderRanker(BaseRanker):
         reader: a reader to use instead.
         method: a method of `fastreader.rerank`; None takes a relevance model's own, else query likelihood.
         device, dtype, precision: arguments of `Reader.load`.
+        attribute: the reader also answers from all documents; their metadata gains the answer and each document's
+            share of it, the Shapley value in nats of `fastreader.attribute`.
         options: further arguments of `fastreader.rerank`.
     """
 
@@ -38,9 +41,11 @@ class FastreaderRanker(BaseRanker):
         device: str | None = None,
         dtype: str | None = None,
         precision: str = "fast",
+        attribute: bool = False,
         **options: Any,
     ) -> None:
         self.model_name_or_path, self.verbose, self.method, self.options = model_name_or_path, verbose, method, options
+        self.attribute = attribute
         self.reader = reader or named_reader(model_name_or_path, device or "auto", dtype or "auto", precision)
 
     def score(self, query: str, doc: str) -> float:
@@ -58,11 +63,13 @@ class FastreaderRanker(BaseRanker):
         """Return the documents in order of relevance, in the library's own results."""
         documents = prep_docs(docs, doc_ids, metadata)
         passages = [{"text": d.text or "", "metadata": d.metadata or {}} for d in documents]
-        ranked = ranking(self, query, passages, None)
-        results = [
-            Result(document=documents[result.index], score=result.relevance, rank=place)
-            for place, result in enumerate(ranked, 1)
-        ]
+        results = []
+        for place, (result, more) in enumerate(kept_by(self, query, passages, None), 1):
+            own = documents[result.index]
+            if self.attribute:
+                own = copy.copy(own)
+                own.metadata = extended(own.metadata or {}, more)
+            results.append(Result(document=own, score=result.relevance, rank=place))
         return RankedResults(results=results, query=query, has_scores=True)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from fastreader.core.checks import check_int, check_number, check_text, is_missing, rejecting
 from fastreader.errors import MissingExtraError
-from fastreader.integrations.common import above, named_reader, noted, ranking
+from fastreader.integrations.common import extended, kept_by, named_reader
 from fastreader.passages.arrange import arrange, scores_or_last
 
 try:
@@ -30,6 +30,7 @@ _FIELDS = (
     "score_threshold",
     "meta_fields_to_embed",
     "embedding_separator",
+    "attribute",
 )
 
 
@@ -60,6 +61,8 @@ class FastreaderRanker:
         score_threshold: documents of smaller relevance are left out; None keeps all.
         meta_fields_to_embed: keys of `meta` whose values are read before the content. A `title` is always read.
         embedding_separator: joins these values and the content.
+        attribute: the reader also answers from the documents that are kept; their `meta` gains the answer and each
+            document's share of it, the Shapley value in nats of `fastreader.attribute`.
         reader: a reader to use instead of `model`; it is not serialised.
 
     Raises:
@@ -80,6 +83,7 @@ class FastreaderRanker:
         score_threshold: float | None = None,
         meta_fields_to_embed: list[str] | None = None,
         embedding_separator: str = "\n",
+        attribute: bool = False,
         reader: Any = None,
     ) -> None:
         check_int("top_k", top_k, optional=True)
@@ -91,7 +95,7 @@ class FastreaderRanker:
         self.device, self.dtype, self.precision = str(device), dtype, precision
         self.score_threshold, self.embedding_separator = score_threshold, embedding_separator
         self.meta_fields_to_embed = list(meta_fields_to_embed or [])
-        self.options = dict(options or {})
+        self.options, self.attribute = dict(options or {}), attribute
         self.reader = reader
 
     def warm_up(self) -> None:
@@ -124,9 +128,9 @@ class FastreaderRanker:
         passages = [{"text": self._text(d), "id": d.id, "metadata": d.meta} for d in documents]
         limit = self.top_k if top_k is None else top_k
         kept = []
-        for result in above(ranking(self, query, passages, limit), self.score_threshold):
+        for result, more in kept_by(self, query, passages, limit):
             own = documents[result.index]
-            kept.append(replace(own, score=result.relevance, meta=noted(own.meta, result.note)))
+            kept.append(replace(own, score=result.relevance, meta=extended(own.meta, more)))
         return {"documents": kept}
 
     def _text(self, document: Document) -> str:
