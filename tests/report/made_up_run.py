@@ -10,7 +10,7 @@ import numpy as np
 from fastreader.data import Example, Passage
 from fastreader.noise.layouts import LayoutSpec, oracle_grid, realistic_grid
 from fastreader.study import RunFolder, Study
-from fastreader.study.folder import ATTENTION, COSTS, RESULTS, VOTER
+from fastreader.study.folder import ATTENTION, ATTRIBUTION, COSTS, RESULTS, VOTER
 
 RETRIEVERS = ["R@1", "R@3", "R", "R@RR@3", "ReFree"]
 WORDS = """
@@ -69,12 +69,24 @@ def make_run(
                     row = {"question_id": key[0], "method": key[1], "layout": layout, "reader": key[2], "error": None}
                     row |= {"id": json.dumps(key), "attention": _attention(rng, kinds), "settings": {}}
                     lines.write(json.dumps(row) + "\n")
+    if "moi" in methods:
+        _attribute(rng, run, passages)
     costs = {"calls": 9, "total_tokens": 90000, "computed_tokens": 50000, "run_tokens": 40000, "seconds": 12}
     run.write_json(COSTS, {"smollm2-135m": costs})
     if "eor" in methods:
         fitted = {"retrievers": RETRIEVERS, "retriever_weights": [0.3, 0.0, 0.6, 0.21, 0.0]}
         run.write_json(VOTER, {"smollm2-135m": {"eor": {"voter": {"fitted": fitted}, "questions": questions}}})
     return run
+
+
+def _attribute(rng, run: RunFolder, passages: int) -> None:
+    answered = [row for row in run.rows() if row["method"] == "base" and row["answer"]]
+    with run.file(ATTRIBUTION).open("w", encoding="utf-8") as lines:
+        for row in answered[:3]:
+            own = {name: row[name] for name in ("question_id", "reader", "answer")}
+            values = {name: rng.normal(size=passages).tolist() for name in ("shapley", "alone")}
+            own |= {"id": json.dumps(list(own.values())), "attribution": values, "error": None, "settings": {}}
+            lines.write(json.dumps(own) + "\n")
 
 
 def _example(rng, q: int, count: int, gold: bool, words: int) -> Example:

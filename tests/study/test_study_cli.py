@@ -92,6 +92,9 @@ def test_every_setting_of_a_study_has_a_flag(questions, tmp_path):
     assert study.conflicts
     noise = study.noise
     assert (noise.random, noise.attention, noise.max_new_tokens) == (str(tmp_path / "pool.jsonl"), 2, 7)
+    done = run("study", file, "-o", tmp_path / "shares", "--limit", 1, "--reader", "r", "--attribution", 1)
+    assert "scores token ids" in str(done.exception)  # the answers are there, their attribution needs another reader
+    assert RunFolder(tmp_path / "shares").study().attribution == 1
 
 
 def test_the_token_budget_reaches_every_call(questions, tmp_path, reader):

@@ -68,6 +68,10 @@ class PlanArguments:
     conflicts: Annotated[
         bool, typer.Option("--conflicts", help="Also compare passages over the answers that methods gave.")
     ] = False
+    attribution: Annotated[
+        int | None,
+        typer.Option(help="Attribute answers to passages for this many questions.", min=0, show_default=False),
+    ] = None
     baseline: Annotated[
         str | None, typer.Option(help="Method that the others are compared with.", show_default=False)
     ] = None
@@ -229,5 +233,5 @@ def _dry_run(study: Study) -> None:
         if cost.useless:
             say(f"note: {cost.warning}")
     _screen().print(dry_table(costs, {name: models.reader(name).speed for name in study.readers}))
-    if study.measures or study.conflicts or study.noise.attention:
-        say("not counted: measures by a model, conflicts and attention, which come after the answers")
+    if study.measures or study.conflicts or study.attribution or study.noise.attention:
+        say("not counted: measures by a model, conflicts, attribution and attention, which come after the answers")

@@ -46,6 +46,10 @@ def _values(run: StudyRun, length: int, count: int | None) -> tuple[dict[str, An
     rows: dict[str, list[tuple[int, dict[str, Any]]]] = {}
     for row in run.rows:
         if (condition := numbers.get((row["method"], row["reader"]))) is not None:
+            own = run.attribution.get((row["question_id"], row["reader"], row["answer"]), {}).get("attribution")
+            if own is not None:
+                kept = {name: own[name] for name in ("shapley", "alone")}
+                row = {**row, "trace": {**row["trace"], "attribution": kept}}
             rows.setdefault(row["question_id"], []).append((condition, row))
     values = {
         "metric": shown.index(run.study.metric),

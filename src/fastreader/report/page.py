@@ -17,7 +17,7 @@ from typing import Any
 from fastreader import __version__
 from fastreader.report import figures
 from fastreader.report.browse import browser_data
-from fastreader.report.plots import Chart, Table, answers, ensemble, layouts, moi
+from fastreader.report.plots import Chart, Table, answers, by_rank, ensemble, layouts, moi
 from fastreader.report.policy import PLACE, StyleClasses, own_styles, with_policy
 from fastreader.report.published import published_rows, remarks
 from fastreader.report.study_data import Missing, StudyRun
@@ -34,8 +34,9 @@ CHARTS = (
     answers.ACCURACY,
     answers.RISK,
     moi.POSITION_BIAS,
-    moi.UTILITIES,
+    by_rank.UTILITIES,
     moi.PASSAGE_POSITION,
+    by_rank.ATTRIBUTION,
     ensemble.RWR,
     ensemble.ERROR_RWR,
     ensemble.MRLR,

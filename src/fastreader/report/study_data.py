@@ -50,6 +50,7 @@ class StudyRun:
         study: the study.
         questions: by id.
         rows: all rows.
+        attribution: rows of attribution.jsonl, by question, reader and answer.
         served: names of the models behind the readers, which an engine may serve under another name than the study's.
     """
 
@@ -68,6 +69,7 @@ class StudyRun:
         require(answered, f"{run.path}: holds no answers yet; run fastreader study with --resume first")
         self.attention = run.attention()
         self.conflicts = run.conflicts()
+        self.attribution = {(row["question_id"], row["reader"], row["answer"]): row for row in run.attribution()}
         self.costs: dict[str, dict[str, Any]] = run.read_json(COSTS) or {}
         about: dict[str, dict[str, str]] = run.read_json(READERS) or {}
         self.served = {name: facts.get("name", "") for name, facts in about.items()}

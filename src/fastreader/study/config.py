@@ -192,6 +192,8 @@ class Study(_Table):
             "equivalent", "preferred" or "citation"; in a study's file also a .toml or .json file of these.
         conflicts: also compare the passages of each question over the answers that the methods gave (`moi.conflicts`);
             may be switched on for a run that has answers.
+        attribution: attribute the answers to each of this many questions, the first ones, to their passages
+            (`fastreader.attribute`); 0 attributes none. May be raised for a run that has answers.
         baseline: the method that others are compared with; "base" by default, or else the first method.
         primary: the method whose contrast with the baseline is stated beforehand, or None. A run with results keeps
             it, and its metric and baseline.
@@ -225,6 +227,7 @@ class Study(_Table):
     measures: tuple[str, ...] = ()
     judges: dict[str, dict[str, Any]] = {}
     conflicts: bool = False
+    attribution: NonNegativeInt = 0
     baseline: str | None = None
     primary: str | None = None
     template: str | None = None
@@ -350,6 +353,7 @@ class Study(_Table):
             "measures",
             "judges",
             "conflicts",
+            "attribution",
             "baseline",
             "primary",
             "data_set",

@@ -274,7 +274,7 @@ def dry_run(
     of @RR), they keep the retriever's order for the first bound, so that @RR@3 repeats the prompt of @3, and have a
     random order for the second; a reader's own ranking is in between. Not counted: replies of EoR that are written
     again because they began with an empty line, cross-encoders, sentence encoders, similarities and measures by a
-    model, conflicts and attention.
+    model, conflicts, attribution and attention.
 
     Args:
         study: the study.

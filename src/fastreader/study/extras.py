@@ -1,4 +1,4 @@
-"""What a run records besides its answers: attention, contradictions, further measures and fitted voters."""
+"""What a run records besides its answers: attention, contradictions, attributions, measures and fitted voters."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ from fastreader.errors import ContextOverflowError, InputError
 from fastreader.noise.attention import AnswerAttention, layout_attention
 from fastreader.noise.layouts import Layout
 from fastreader.noise.prompt import NoiseTemplate
+from fastreader.passages.attribution import attribute
 from fastreader.passages.conflicts import conflicts
 from fastreader.passages.conflicts.forms import different
 from fastreader.reader.reader import Reader
 from fastreader.scoring.marginal_answer import distinct
 from fastreader.study.cached_reader import CachedReader
 from fastreader.study.config import Study
-from fastreader.study.folder import ATTENTION, CONFLICTS, MEASURES, VOTER, RunFolder
+from fastreader.study.folder import ATTENTION, ATTRIBUTION, CONFLICTS, MEASURES, VOTER, RunFolder
 from fastreader.study.measures.case import Case, Load
 from fastreader.study.measures.registry import measure, prompt_digest
 from fastreader.study.methods.eor import EorMethod, answers_of
@@ -156,10 +157,7 @@ def write_conflicts(
     """
     if not study.conflicts:
         return False
-    answers: dict[str, list[str]] = {}
-    for row in run.rows():
-        if row["reader"] == name and row["answer"] is not None:
-            answers.setdefault(row["question_id"], []).append(row["answer"])
+    answers = _answers(run, name)
     with ResultLog(run.file(CONFLICTS), resume=True) as log:
         todo = []
         for example in examples:
@@ -169,10 +167,59 @@ def write_conflicts(
                 todo.append((key, example, candidates))
         with track("comparing passages", len(todo), "questions", progress) as advance:
             for key, example, candidates in todo:
-                row = {"question_id": example.id, "reader": name, "conflicts": None, "error": None}
+                row: dict[str, Any] = {"question_id": example.id, "reader": name, "conflicts": None, "error": None}
                 try:
                     found = conflicts(reader().tree_reader(), example, None, candidates, template=template_of(study))
                     row["conflicts"] = found.to_dict()
+                except ContextOverflowError as error:
+                    row["error"] = str(error)
+                log.append(key, row)
+                advance(1)
+    return bool(todo)
+
+
+def _answers(run: RunFolder, name: str) -> dict[str, list[str]]:
+    """Return the answers of all methods and seeds of a reader, by question."""
+    answers: dict[str, list[str]] = {}
+    for row in run.rows():
+        if row["reader"] == name and row["answer"] is not None:
+            answers.setdefault(row["question_id"], []).append(row["answer"])
+    return answers
+
+
+def write_attribution(
+    study: Study,
+    run: RunFolder,
+    examples: Sequence[Example],
+    name: str,
+    reader: Callable[[], CachedReader],
+    progress: bool | None,
+) -> bool:
+    """Attribute each distinct answer to the first `study.attribution` questions to all passages of its question.
+
+    Rows that the folder has are kept. Passages too long for the context give a row with an error. Arguments and errors
+    are the same as for `write_conflicts`.
+
+    Returns:
+        Whether the reader attributed anything.
+    """
+    if not study.attribution:
+        return False
+    answers = _answers(run, name)
+    with ResultLog(run.file(ATTRIBUTION), resume=True) as log:
+        todo = []
+        for example in examples[: study.attribution]:
+            for answer in dict.fromkeys(filter(str.strip, answers.get(str(example.id), []))):
+                key = json.dumps([example.id, name, answer], ensure_ascii=False)
+                if example.passages and key not in log:
+                    todo.append((key, example, answer))
+        with track("attributing answers", len(todo), "answers", progress) as advance:
+            for key, example, answer in todo:
+                row: dict[str, Any] = {"question_id": example.id, "reader": name, "answer": answer}
+                row |= {"attribution": None, "error": None}
+                try:
+                    found = attribute(reader().tree_reader(), example, answer=answer, template=template_of(study))
+                    row["attribution"] = found.to_dict()
                 except ContextOverflowError as error:
                     row["error"] = str(error)
                 log.append(key, row)

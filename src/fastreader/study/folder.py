@@ -28,7 +28,7 @@ from fastreader.study.contents import (
 from fastreader.study.measures.registry import prompt_digest
 
 RESULTS, QUESTIONS, ATTENTION = "results.jsonl", "questions.jsonl", "attention.jsonl"
-MEASURES, CONFLICTS = "measures.jsonl", "conflicts.jsonl"
+MEASURES, CONFLICTS, ATTRIBUTION = "measures.jsonl", "conflicts.jsonl", "attribution.jsonl"
 STUDY, COSTS, VOTER, READERS, CACHE = "study.json", "costs.json", "voter.json", "readers.json", "cache.sqlite"
 
 
@@ -43,6 +43,7 @@ class RunFolder:
     - attention.jsonl, voter.json: further results of some methods;
     - measures.jsonl: further measures of the answers (`Study.measures`);
     - conflicts.jsonl: contradictions among passages (`Study.conflicts`);
+    - attribution.jsonl: how much each passage contributes to an answer (`Study.attribution`);
     - cache.sqlite: generations and scores by content;
     - readers.json: the facts about each reader that must not change during a run;
     - costs.json: tokens and seconds of the calls, summed over all starts of the run.
@@ -188,6 +189,10 @@ class RunFolder:
     def conflicts(self) -> list[dict[str, Any]]:
         """Return the latest comparison of the passages of each question, by each reader."""
         return list({(row["question_id"], row["reader"]): row for row in self._results(CONFLICTS)}.values())
+
+    def attribution(self) -> list[dict[str, Any]]:
+        """Return the attribution of each answer to its question's passages, by each reader."""
+        return self._results(ATTRIBUTION)
 
     def _results(self, name: str) -> list[dict[str, Any]]:
         file = self.file(name)

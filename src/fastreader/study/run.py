@@ -25,7 +25,7 @@ from fastreader.study.cells import Cell, CellGroup, Elsewhere, Row, cells_of, qu
 from fastreader.study.config import Study
 from fastreader.study.contents import require_same_study
 from fastreader.study.dry_run import dry_models, failing
-from fastreader.study.extras import fit_voters, write_attention, write_conflicts, write_measures
+from fastreader.study.extras import fit_voters, write_attention, write_attribution, write_conflicts, write_measures
 from fastreader.study.folder import CACHE, COSTS, RESULTS, RunFolder
 from fastreader.study.measures.case import Load
 from fastreader.study.models import Models, loader, require_models
@@ -145,7 +145,8 @@ def run_study(
                         write(row)
                     _add_costs(run, {opened: cost for opened, (_, cost) in done.readers.items()})
             write_attention(study, run, examples, name, own)
-            if write_conflicts(study, run, examples, name, own, progress):
+            compared = write_conflicts(study, run, examples, name, own, progress)
+            if write_attribution(study, run, examples, name, own, progress) or compared:
                 _add_costs(run, {name: own().take()})
             if name not in further:
                 models.release(name)

@@ -71,7 +71,14 @@ def reading(body):
         "notes": ["no utilities: there is no calibration of reader for 4 passages"] if proposed else [],
         "usage": {"prompt_tokens": 4000, "total_tokens": 4000, "computed_tokens": 1000},
         "seconds": 0.5,
+        "attribution": attribution(candidates[1]) if body.get("attribute") else None,
     }
+
+
+def attribution(answer):
+    values = {"shapley": [0.5, 2.25, -0.75, 0.0], "alone": [1.0, 3.0, -0.5, 0.1], "left_out": [0.0, 1.5, -1.0, -0.1]}
+    errors = {"shapley_error": [0.1, 0.2, 0.05, 0.0], "exact": False}
+    return {"answer": answer, **values, "surrogate": [0.0] * 4, **errors, "note": "2 passages were cut"}
 
 
 class Canned:
@@ -320,6 +327,20 @@ def test_shows_what_the_orders_make_of_the_answer(view):
     shown(view.locator(".cost"), "1,000 of 4,000 tokens computed: sharing saved 75%. 0.50 seconds.")
     assert view.locator(".chip").count() == 0
     assert view.said == []
+
+
+def test_shows_what_the_answer_rests_on_if_asked(view, server):
+    read_example(view)
+    assert view.locator(".shares").count() == 0 and "attribute" not in server.received[0][1]
+    view.locator("#attribute").check()
+    view.locator("#read").click()
+    shown(view.locator("#shown"), "What the answer rests on")
+    assert server.received[1][1]["attribute"] is True
+    rows = texts(view.locator(".shares tbody tr"))
+    assert [row[:9] for row in rows] == ["Passage 2", "Passage 1", "Passage 4", "Passage 3"]
+    assert rows[0].endswith("+2.25 ± 0.20+3.00+1.50") and rows[3].endswith("−0.75 ± 0.05−0.50−1.00")
+    shown(view.locator("#shown"), "2 passages were cut")
+    assert view.evaluate("document.documentElement.scrollWidth <= innerWidth") and view.said == []
 
 
 def test_fits_its_width_and_can_be_read(view):

@@ -70,6 +70,11 @@
       const ranked = trace.utilities.utility.map((value, index) => [value, index]).sort((a, b) => b[0] - a[0]);
       add("utilities", ...ranked.map(([value, index]) => make("div", {}, `${number(value)} nats, P(best) ${number(trace.utilities.p_best[index])}: ${passageName(question, index).text}`)));
     }
+    if (trace.attribution) {
+      const { shapley, alone } = trace.attribution;
+      const ranked = shapley.map((value, index) => [value, index]).sort((a, b) => b[0] - a[0]);
+      add("attribution", ...ranked.map(([value, index]) => make("div", {}, `${number(value)} nats, alone ${number(alone[index])}: ${passageName(question, index).text}`)));
+    }
     if (trace.candidates) {
       trace.candidates.forEach((candidate, i) => {
         const parts = [];
@@ -92,7 +97,7 @@
       if (vote.abstained) add("abstained", vote.abstained);
     }
     if (trace.notes && trace.notes.length) add("notes", trace.notes.join("; "));
-    const known = ["order", "utilities", "candidates", "summaries", "validity", "validity_probability", "ranking", "scores", "ensemble", "notes", "pairwise", "rationale"];
+    const known = ["order", "utilities", "attribution", "candidates", "summaries", "validity", "validity_probability", "ranking", "scores", "ensemble", "notes", "pairwise", "rationale"];
     for (const [name, value] of Object.entries(trace)) {
       if (known.includes(name) || value === null || value === "" || (Array.isArray(value) && !value.length)) continue;
       add(name.replaceAll("_", " "), typeof value === "string" ? value : JSON.stringify(value));

@@ -1,4 +1,4 @@
-"""MoI's estimates: position bias, utilities, and log-likelihoods by passage and place."""
+"""MoI's estimates: position bias, and log-likelihoods by passage and place."""
 
 from __future__ import annotations
 
@@ -76,61 +76,6 @@ POSITION_BIAS = Chart(
     "questions, which sums to one and is noisy. Bands are 95% bootstrap intervals.",
     position_bias,
     draw_position_bias,
-)
-
-
-def utilities(run: StudyRun) -> Table:
-    """Return a row per rank and kind of passage: mean utility in nats."""
-    values: dict[tuple[str, int, str], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for condition, row in run.traces("utilities"):
-        passages = run.questions[row["question_id"]].passages
-        for rank, utility in enumerate(row["trace"]["utilities"]["utility"]):
-            gold = passages[rank].is_gold
-            for kind in ("all",) if gold is None else ("all", "gold" if gold else "not gold"):
-                values[condition.label, rank + 1, kind][row["question_id"]].append(utility)
-    if not values:
-        raise Missing("no method of the run gives utilities; MoI does")
-    return [
-        {
-            "method": label,
-            "passages": kind,
-            "rank": rank,
-            "count": len(own),
-            **interval_cells("utility", run.interval(own)),
-        }
-        for (label, rank, kind), own in sorted(values.items(), key=lambda item: (item[0][0], item[0][2], item[0][1]))
-    ]
-
-
-def draw_utilities(table: Table) -> Figure:
-    """Draw a panel per method, a line per kind of passage."""
-    labels = unique(table, "method")
-    figure = new_figure(max(6.4, 3.4 * len(labels)), 3.2)
-    axes = figure.subplots(1, len(labels), squeeze=False, sharey=True)[0]
-    for axis, label in zip(axes, labels, strict=True):
-        axis.axhline(0, color=INK, linewidth=0.8)
-        for index, kind in enumerate(("all", "gold", "not gold")):
-            rows = [row for row in table if row["method"] == label and row["passages"] == kind]
-            if not rows or (kind == "not gold" and not any(r["passages"] == "gold" for r in table)):
-                continue
-            style = {"marker": MARKERS[index], "color": COLOURS[index], "label": kind, "lw": 1.5}
-            draw_band(axis, [row["rank"] for row in rows], rows, "utility", alpha=0.15, **style)
-        axis.set(xlabel="retriever's rank", title=label if len(labels) > 1 else "")
-        axis.xaxis.get_major_locator().set_params(integer=True)
-        axis.grid(axis="y")
-    axes[0].set_ylabel("utility, nats")
-    axes[0].legend(title="passages")
-    return figure
-
-
-UTILITIES = Chart(
-    "utilities",
-    "Utility by retriever's rank",
-    "MoI's estimate of a passage's worth to the reader, by the retriever's rank, in nats against the mean of the "
-    "question's passages. A flat line means that utility hardly depends on rank. Gold passages are shown separately "
-    "if the data marks them.",
-    utilities,
-    draw_utilities,
 )
 
 

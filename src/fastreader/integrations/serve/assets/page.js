@@ -3,6 +3,7 @@
   const get = (id) => document.getElementById(id);
   const [form, question, passages, pasted, candidates, orders, design, tokens, key] =
     ["form", "question", "passages", "pasted", "candidates", "orders", "design", "tokens", "key"].map(get);
+  const attribute = get("attribute");
   const [error, status, results, shown] = ["error", "status", "results-title", "shown"].map(get);
 
   const EXAMPLE = {
@@ -154,7 +155,7 @@
     }
     const name = (problem && problem.param) || (/^\w+/.exec(message) || [""])[0];
     const fields = {
-      question, candidates, max_tokens: tokens, passages: box(items()[0]), permutations: designField(),
+      question, candidates, max_tokens: tokens, passages: box(items()[0]), permutations: designField(), attribute,
     };
     fail(message, status === 401 || status === 403 ? key : Object.hasOwn(fields, name) ? fields[name] : null);
   }
@@ -171,6 +172,7 @@
     if (!answers.length && !(tokens.value && tokens.checkValidity())) return problem("The longest answer has 1 to 512 tokens.", tokens);
     if (!/^[\x21-\x7e]*$/.test(key.value.trim())) return problem("An API key has only ASCII characters, without spaces.", key);
     const body = { question: question.value.trim(), passages: texts, permutations: designField().value.trim() };
+    if (attribute.checked) body.attribute = true;
     return answers.length ? { ...body, candidates: answers } : { ...body, max_tokens: Number(tokens.value) };
   }
 
@@ -233,7 +235,7 @@
   function show(answer) {
     const winners = answer.probabilities.filter((row) => row.length).map(argmax);
     const best = answer.consensus.map((_, k) => k).sort((a, b) => answer.consensus[b] - answer.consensus[a]);
-    shown.replaceChildren(answerOf(answer, winners, best), heatMap(answer, winners, best), ranking(answer), cost(answer));
+    shown.replaceChildren(answerOf(answer, winners, best), heatMap(answer, winners, best), ...attribution(answer), ranking(answer), cost(answer));
   }
 
   // A gateway may answer for the server, in a form of its own.
@@ -300,6 +302,27 @@
     const content = title ? `${title}\n${text}` : text;
     if (content.length <= LONG) return make("p", { dir: "auto" }, content);
     return make("details", { dir: "auto" }, make("summary", {}, `${content.slice(0, LONG / 2)}…`), content);
+  }
+
+  function attribution({ attribution: found, passages }) {
+    if (!found) return [];
+    const errors = found.exact || !found.shapley_error ? null : found.shapley_error;
+    const order = found.shapley.map((_, i) => i).sort((a, b) => found.shapley[b] - found.shapley[a]);
+    const name = ({ title, text }) => { const full = title || text; return full.length > 60 ? `${full.slice(0, 60)}…` : full; };
+    const rows = order.map((i) => make("tr", {},
+      make("th", { scope: "row" }, `Passage ${i + 1} `, make("span", { class: "candidate", dir: "auto" }, name(passages[i]))),
+      make("td", {}, nats(found.shapley[i], "+"), errors ? ` ± ${errors[i].toFixed(2)}` : null),
+      make("td", {}, nats(found.alone[i], "+")),
+      make("td", {}, nats(found.left_out[i], "+"))));
+    return [section("What the answer rests on",
+      note("How much each passage changes the log-probability of the answer, in nats. The share is its Shapley value, "
+        + `${found.exact ? "over all subsets of the passages" : "estimated from random orders in which passages are added, ± one standard error"}; `
+        + "alone: against no passage; last: against the answer without it."),
+      make("p", { class: "asked", dir: "auto" }, found.answer),
+      make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Attribution" }, make("table", { class: "shares" },
+        make("thead", {}, make("tr", {}, column("passage"), column("share"), column("alone"), column("last"))),
+        make("tbody", {}, ...rows))),
+      found.note ? note(found.note) : null)];
   }
 
   function ranking(answer) {
