@@ -38,10 +38,10 @@ def _difference(module: UpcastLinear | JoinedLinear, depth: int, device: torch.d
     signs = 1.0 - 2.0 * (torch.arange(depth) // _BLOCK % 2)
     massive = (places * signs * _MASSIVE).to(device)
     others = torch.randn(_BLOCK, depth, generator=torch.Generator().manual_seed(0)).masked_fill(places, 0.0).to(device)
-    both, alone = _outputs(module, torch.cat([massive + others, massive])).split(_BLOCK)
+    both, alone = torch.split(_outputs(module, torch.cat([massive + others, massive])), _BLOCK)
     found = both - alone
     with module.exact():
-        want, bias = _outputs(module, torch.cat([others, others.new_zeros(1, depth)])).split(_BLOCK)
+        want, bias = torch.split(_outputs(module, torch.cat([others, others.new_zeros(1, depth)])), _BLOCK)
     want = want - bias
     return float(((found - want).norm(dim=1) / want.norm(dim=1).clamp_min(1e-30)).max())
 

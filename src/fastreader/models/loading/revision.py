@@ -106,12 +106,12 @@ def kept_weights_digest(model: Any, found: Found, decision: Decision, files: Fil
     folder = Path(found.source)
     if found.adapter is not None or not folder.is_dir():
         return weights_digest(model)
-    files = [unchanged_file(file) for file in model_files(folder)]
-    if None in files:
+    known = [unchanged_file(file) for file in model_files(folder)]
+    if None in known:
         return weights_digest(model)
     import transformers
 
-    about = [files, str(decision.arithmetic.dtype), decision.reads, type(model).__qualname__]
+    about = [known, str(decision.arithmetic.dtype), decision.reads, type(model).__qualname__]
     versions = [torch.__version__, transformers.__version__, file_digest(__file__)]
     return kept_note("weights", digest([about, versions], 32), lambda: weights_digest(model))
 
