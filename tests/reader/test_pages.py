@@ -16,6 +16,7 @@ SHOWN = {
     "docs/conflicts.md": "Conflicts(3 passages x 2 candidates",
     "docs/generation.md": "tokens were not read again",
     "docs/integrations.md": "{RR: 1.0}",
+    "docs/passage-cache.md": "tokens computed,",
     "docs/rerank.md": "The Nile is in Cairo.",
     "docs/sure.md": "SureResult('Which river is in Cairo?'",
 }
