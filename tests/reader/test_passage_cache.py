@@ -85,7 +85,7 @@ def test_the_numbers_are_those_without_it(family):
 
 
 def test_bits_are_those_without_it():
-    """With the extension's products, as docs/determinism.md promises; also for passages that are read in parts."""
+    """With the extension's products, as docs/determinism.md promises, and in passes of any size."""
     reader = fr.Reader.load((tiny_llama(), byte_tokenizer()), device="cpu", precision="exact", products="float32")
     cached, shelf = reader.with_cache(fr.PassageCache()), Shelf(3)
     for budget in (None, 40, 25):
@@ -251,7 +251,7 @@ def test_each_model_and_precision_has_its_own(tmp_path):
     ids=["data", "rows", "memory"],
 )
 def test_weights_that_change_in_place_are_not_served(model, change):
-    """A loaded reader's passages are read again; a given model that changes is an error, as without a cache."""
+    """A loaded reader's passages are read again. A given model that changes is an error, as without a cache."""
     cache, loaded = fr.PassageCache(), fr.Reader.load(model, device="cpu", precision="exact", check="off")
     pairs, ends = [([5, 6, 7, *range(20, 40), 8], [9, 10])], [(3, 23)]
     cached = loaded.with_cache(cache)

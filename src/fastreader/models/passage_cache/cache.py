@@ -39,7 +39,7 @@ class PassageCache:
     """Keys and values of passages that follow a prompt's header, for calls with other questions.
 
     What a causal model computes for the header and the passage after it does not depend on what comes later, so results
-    are those of a call without the cache: bit for bit where docs/determinism.md promises it, else up to rounding.
+    equal an uncached call's: bit for bit where docs/determinism.md promises it, else up to rounding.
     Give the cache to a reader (`Reader.with_cache`) or to a call (``cache=``). Several readers and threads may share
     one: an entry belongs to weights, precision, way of computing, header and passage, and serves no other.
 

@@ -102,7 +102,7 @@ class KnownPassages:
         return found.lookup(tree) if nodes else None
 
     def new_key_values(self, tree: PrefixTree, reuse: Reuse | None) -> KeyValues | None:
-        """Return an empty cache of the tokens to keep, or None if there are none."""
+        """Return an empty cache of the tokens to keep, or None if all are known."""
         if not self._missing:
             return None
         rows = np.unique(np.concatenate([indices for _, indices in self._missing]))

@@ -59,7 +59,7 @@ class PassageReader(ReaderBase):
         Args:
             sequences, max_batch_tokens, trees, top_tokens: see `Reader.score`.
             ends: for each sequence the numbers of its context's tokens after which the prompt's header ends, and the
-                first passage; what lies before them is taken from the cache, or kept in it. An empty list, or None for
+                first passage; tokens before them are taken from the cache, or kept in it. An empty list, or None for
                 all, leaves the cache out.
 
         Raises:
