@@ -197,6 +197,22 @@ def flat(numbers):
     return [x for each in numbers for x in flat(each)] if isinstance(numbers, list) else [numbers]
 
 
+def test_costs_are_known_beforehand(tiny_reader):
+    """Hits included, and without a look-up being counted."""
+    cached = tiny_reader.with_cache(cache := fr.PassageCache())
+    asked = {"candidates": ["Nile", "a sea"], "query_likelihood": True}
+    plain = fr.permutation_cost(tiny_reader, QUESTIONS[0], TEXTS, **asked)
+    assert fr.permutation_cost(cached, QUESTIONS[0], TEXTS, **asked) == plain
+    fr.rerank(cached, QUESTIONS[1], TEXTS)
+    before = cache.info()
+    cost = fr.permutation_cost(cached, QUESTIONS[0], TEXTS, **asked)
+    assert cache.info() == before
+    assert cost == fr.score_permutations(cached, QUESTIONS[0], TEXTS, **asked).stats
+    assert cost.cached_tokens > sum(map(len, TEXTS))
+    small = fr.permutation_cost(cached, QUESTIONS[0], TEXTS, **asked, max_batch_tokens=100)
+    assert small.cached_tokens > cost.cached_tokens  # a header for each pass
+
+
 def test_a_template_with_the_question_first_keeps_nothing(tiny_reader):
     cache, template = fr.PassageCache(), fr.Template(question_first=True)
     plain = fr.score_permutations(tiny_reader, QUESTIONS[0], TEXTS, ["Nile"], template=template)

@@ -18,7 +18,7 @@ from fastreader.permutations import Spec
 from fastreader.reader.prompts.template import Template
 from fastreader.reader.reader import Reader
 from fastreader.scoring.known_passages import with_cache
-from fastreader.scoring.passes import OnError, score_jobs, score_many
+from fastreader.scoring.passes import OnError, cost_after, score_jobs, score_many
 from fastreader.scoring.prepare import ScoreOptions, prepare
 from fastreader.scoring.results import PermutationScores
 
@@ -145,7 +145,8 @@ def permutation_cost(
 
     Args:
         reader, question, passages, candidates, permutations: see `score_permutations`.
-        **options: its other keyword arguments. Tokens that a session has cached are counted as computed.
+        **options: its other keyword arguments. Tokens in the cache of `Reader.with_cache` are counted as cached, those
+            that a session has as computed.
 
     Raises:
         InputError, ContextOverflowError, OutOfBudgetError: as `score_permutations`.
@@ -153,4 +154,4 @@ def permutation_cost(
     example = make_example(question, passages, candidates)
     checked = ScoreOptions(permutations=permutations, **options)
     opened = Reader.load(reader) if isinstance(reader, (str, os.PathLike)) else reader
-    return prepare(opened, example, checked, "the question").stats
+    return cost_after(opened, prepare(opened, example, checked, "the question"))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fastreader.core.tree import IntArray, PrefixTree, TokenPairs, Tokens
+from fastreader.core.tree import IntArray, PrefixTree, TokenPairs, Tokens, TreeStats
 from fastreader.models.config.facts import RotaryRegimes
 from fastreader.models.passage_cache.entries import PassageEntries, PrefixKey
 from fastreader.models.passes.key_values import KeyValues, Reuse
@@ -78,11 +78,23 @@ class KnownPassages:
 
     def lookup(self, tree: PrefixTree) -> Reuse | None:
         """Return the cached tokens of a tree whose sequences share one regime, or None if no token is cached."""
+        reuse, read, hits = self._find(tree)
+        self._known.count(hits, sum(part.header is not None for part, _ in read))
+        self._missing = [(part, _path(tree, leaf, part.start, part.end)) for part, leaf in read]
+        return reuse
+
+    def stats(self, tree: PrefixTree) -> TreeStats:
+        """Return the counts of a pass that is not run, from what is cached now."""
+        reuse, _, _ = self._find(tree)
+        return tree.stats if reuse is None else reuse.stats(tree.stats)
+
+    def _find(self, tree: PrefixTree) -> tuple[Reuse | None, list[tuple[_Part, int]], int]:
+        """Return the cached tokens, the parts to compute with a leaf behind each, and the number of passages found."""
         regime = self._regimes.of(int(tree.positions.max()) + 1)
         found = PrefixCache(self._regimes)
         nodes: dict[PrefixKey, int] = {}  # of the last tokens of parts that were found
-        read: dict[PrefixKey, tuple[_Part, int]] = {}  # parts to compute, each with a leaf behind it
-        hits = misses = 0
+        read: dict[PrefixKey, tuple[_Part, int]] = {}
+        hits = 0
         for row, sequence in enumerate(tree.sequence_ids.tolist()):
             for part in self._parts(sequence, regime):
                 if part.key in nodes or part.key in read:
@@ -91,15 +103,12 @@ class KnownPassages:
                 key_values = None if after is None else self._known.get(part.key)
                 if after is None or key_values is None:
                     read[part.key] = part, int(tree.leaves[row])
-                    misses += part.header is not None
                 else:
                     nodes[part.key] = found.insert(regime, after, part.tokens, key_values)
                     hits += part.header is not None
         for key in reversed(nodes):  # headers after their passages, which leave first
             self._known.get(key)
-        self._known.count(hits, misses)
-        self._missing = [(part, _path(tree, leaf, part.start, part.end)) for part, leaf in read.values()]
-        return found.lookup(tree) if nodes else None
+        return found.lookup(tree) if nodes else None, list(read.values()), hits
 
     def new_key_values(self, tree: PrefixTree, reuse: Reuse | None) -> KeyValues | None:
         """Return an empty cache of the tokens to keep, or None if all are known."""

@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 from fastreader.core.checked import checked
 from fastreader.core.checks import expect
 from fastreader.core.protocol import SequenceScores, TextOrTokens
-from fastreader.core.tree import PrefixTree, TokenPairs
+from fastreader.core.tree import PrefixTree, TokenPairs, TreeStats
 from fastreader.errors import NotReloadableError
 from fastreader.models.passage_cache.cache import PassageCache
 from fastreader.models.passage_cache.known import KnownPassages
@@ -73,6 +73,18 @@ class PassageReader(ReaderBase):
             ascending = all(a < b for a, b in zip([0, *own], [*own, len(context) + 1], strict=True))
             expect(ascending, f"ends[{i}]", f"ascending numbers from 1 to {len(context)}", own)
         return self._score(self._known(sequences, ends), sequences, max_batch_tokens, trees, top_tokens)
+
+    def cost(
+        self, sequences: TokenPairs, ends: Sequence[Sequence[int]], trees: Sequence[PrefixTree]
+    ) -> list[TreeStats]:
+        """Return the token counts of passes that are not run, with those that the cache has now.
+
+        Args:
+            sequences, ends: see `score`.
+            trees: what `plan` returned for these sequences.
+        """
+        known = self._known(sequences, ends)
+        return [known.stats(tree) for tree in trees]
 
     def _known(self, sequences: TokenPairs, ends: Sequence[Sequence[int]]) -> KnownPassages:
         model = self.local_model.model
