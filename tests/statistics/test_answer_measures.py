@@ -6,10 +6,13 @@ from fastreader.errors import InputError
 from fastreader.statistics.measures.answers import contained_words, rouge_l, short_answer_recall
 from fastreader.statistics.measures.citations import (
     Support,
+    citation_false_negatives,
+    citation_false_positives,
     citation_precision,
     citation_recall,
     cited,
     contains,
+    sentences,
     support,
     without_citations,
 )
@@ -97,3 +100,42 @@ def test_support_of_two_gold_passages():
 def test_contained_words(answer, right, value):
     assert contained_words(answer, right) == value
     assert contained_words(answer, [*right, "zzz"]) == value
+
+
+@pytest.mark.parametrize(
+    ("answer", "split"),
+    [
+        ("", []),
+        ("[1]", []),
+        ("Cairo [2]", ["Cairo [2]"]),
+        ("Cairo [2]. It is 3.5 km wide! [1] [3] Why", ["Cairo [2].", "It is 3.5 km wide! [1] [3]", "Why"]),
+        ("One.\n\nTwo?", ["One.", "Two?"]),
+    ],
+)
+def test_sentences(answer, split):
+    assert sentences(answer) == split
+
+
+PASSAGES = ["The Nile is long.", "Cairo is large.", "Cairo is large. The Nile is long."]
+
+
+@pytest.mark.parametrize(
+    ("answer", "positives", "negatives"),
+    [
+        ("The Nile is long [1][3]. Cairo is large [2, 3].", 0, 0),
+        ("The Nile is long [2]. Cairo is large [2, 3].", 1 / 2, 1 / 2),  # the first cites wrongly, and lacks two
+        ("The Nile is long [1]. Cairo is large.", 0, 1),
+        ("It rains [1, 2]. It snows. Cairo is large [2][3]. The Nile is long [1, 3, 2].", 1 / 2, 0),
+        ("", None, None),
+    ],
+)
+def test_citation_errors_of_sentences(answer, positives, negatives):
+    assert citation_false_positives(answer, PASSAGES) == positives
+    assert citation_false_negatives(answer, PASSAGES) == negatives
+
+
+@pytest.mark.parametrize(("count", "pairs"), [(citation_false_positives, 2), (citation_false_negatives, 1)])
+def test_citation_errors_ask_about_every_pair_whatever_the_first_replies(count, pairs):
+    asked = []
+    count("It rains [1, 2].", PASSAGES, lambda *pair: asked.append(pair) or float(count is citation_false_negatives))
+    assert [text for _, text in asked] == ["It rains."] * pairs

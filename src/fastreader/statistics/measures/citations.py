@@ -13,6 +13,9 @@ from fastreader.core.checks import check_int, check_list, expect
 from fastreader.statistics.measures.answers import normalise
 
 _CITATION = re.compile(r"\s*\[\s*(\d{1,6}(?:\s*[,;]\s*\d{1,6})*)\s*\]")
+# The citations after a full stop belong to the sentence before.
+_SENTENCE = re.compile(r"\S.*?(?:[.!?]+[\"'”’)]*(?:\s*\[\s*\d[\d\s,;]*\])*(?=\s|$)|$)", re.DOTALL)
+_SUPPORTS = 0.5
 
 
 def cited(answer: str, passages: int) -> list[int]:
@@ -69,6 +72,53 @@ def citation_precision(
     own = cited(answer, len(passages))
     text = without_citations(answer)
     return sum(supports(passages[i], text) for i in own) / len(own) if own else None
+
+
+def sentences(answer: str) -> list[str]:
+    """Return the sentences of an answer, each with its citations, also those after its full stop.
+
+    A sentence ends at a full stop, an exclamation mark or a question mark before a space, so that an abbreviation also
+    ends one. What holds no word is left out.
+
+    >>> sentences("It is in Egypt. [1] It has 10.2 million people [2, 3]. Why?")
+    ['It is in Egypt. [1]', 'It has 10.2 million people [2, 3].', 'Why?']
+    """
+    found = (each.strip() for each in _SENTENCE.findall(answer))
+    return [each for each in found if normalise(without_citations(each))]
+
+
+def citation_false_positives(
+    answer: str, passages: Sequence[str], supports: Callable[[str, str], float] = contains
+) -> float | None:
+    """Return the share of the sentences that cite a passage which does not support them, or None without a sentence.
+
+    One of the two errors of a sentence that Mixture-of-Intervention counts (arXiv 2412.10684, Table 2). A passage
+    supports a sentence if `supports` is at least 0.5. Takes the arguments of `citation_recall`.
+    """
+    return _sentences_with_error(answer, passages, supports, positive=True)
+
+
+def citation_false_negatives(
+    answer: str, passages: Sequence[str], supports: Callable[[str, str], float] = contains
+) -> float | None:
+    """Return the share of the sentences that do not cite a passage which supports them, or None without a sentence.
+
+    The other error of a sentence, see `citation_false_positives`.
+    """
+    return _sentences_with_error(answer, passages, supports, positive=False)
+
+
+def _sentences_with_error(
+    answer: str, passages: Sequence[str], supports: Callable[[str, str], float], *, positive: bool
+) -> float | None:
+    check_list("passages", passages)
+    errors = []
+    for sentence in sentences(answer):
+        own, text = set(cited(sentence, len(passages))), without_citations(sentence)
+        asked = [passage for i, passage in enumerate(passages) if (i in own) == positive]
+        # A list, not a generator: a caller collects the pairs, to judge all of them together.
+        errors.append(any([(supports(passage, text) >= _SUPPORTS) != positive for passage in asked]))  # noqa: C419
+    return sum(errors) / len(errors) if errors else None
 
 
 @dataclass(frozen=True)
