@@ -3,11 +3,16 @@
 import json
 
 import pytest
+import torch
 from helpers.scripted import ScriptedReader
 
+from fastreader.data import Example
 from fastreader.errors import InputError
 from fastreader.report import Report
 from fastreader.study import RunFolder, Study, run_study
+from fastreader.study.measures.case import Case
+from fastreader.study.measures.equivalence import AnswerEquivalence
+from fastreader.study.measures.registry import measure
 from fastreader.study.registry import check
 
 QUESTIONS = [
@@ -122,7 +127,18 @@ def test_a_judge_that_favours_a_place_decides_nothing(tmp_path):
     assert {v["preferred:judge"] for v in measures_of(tmp_path / "run").values()} == {0.5}
 
 
-@pytest.mark.parametrize("name", ["rouge", "preferred", "equivalent:judge", "citation_recall:nli:", "gold_read:judge"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "rouge",
+        "preferred",
+        "equivalent:judge",
+        "citation_recall:nli:",
+        "gold_read:judge",
+        "crag",
+        "citation_recall:bem:x",
+    ],
+)
 def test_unknown_measures_are_rejected_before_anything_runs(tmp_path, name):
     with pytest.raises(InputError, match="measure: expected one of rouge_l, "):
         check(study_of(tmp_path, [name]))
@@ -131,3 +147,96 @@ def test_unknown_measures_are_rejected_before_anything_runs(tmp_path, name):
 def test_a_missing_classifier_is_reported_before_anything_runs(tmp_path):
     with pytest.raises(InputError, match="nli:no/such/folder: there is no folder"):
         check(study_of(tmp_path, ["equivalent:nli:no/such/folder"]))
+
+
+def test_a_missing_classifier_of_equivalence_and_wrong_texts_are_reported(tmp_path):
+    with pytest.raises(InputError, match="bem:no/such/folder: there is no folder"):
+        check(study_of(tmp_path, ["equivalent:bem:no/such/folder"]))
+    with pytest.raises(InputError, match=r"judges.grade: JudgeTexts.accuracy: the field \{answer\} must appear"):
+        check(study_of(tmp_path, [], judges={"grade": {"accuracy": "{question} {answers}"}}))
+
+
+REPLIES = {"Bob": ("No", "Incorrect", "Incorrect"), "Anna": ("Yes", "Accurate", "Acceptable"), "ann.": ("Yes", "", "")}
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "asked"),
+    [
+        ("llm_accuracy:judge", [1, 0, 0, 0, 1, None], {"ann.", "Bob", "I don't know", "Anna"}),
+        ("crag:judge", [1, -1, 0, 0, 1, None], {"Bob", "Anna"}),  # the others are exact, or no answer
+        ("crag_grades:judge", [1, -1, 0, 0, 0.5, None], {"Bob", "Anna"}),
+    ],
+)
+def test_grades_of_a_judge(name, values, asked):
+    shown = set()
+
+    def score(context, reply):
+        answer = context.split("Answer to grade: ")[1].split("\n")[0]
+        shown.add(answer)
+        assert "Question: Who?" in context and "Right answers: Ann; Ann B." in context
+        return 0.0 if reply in REPLIES.get(answer, ("No",)) else -5.0
+
+    cases = [
+        Case(Example("Who?", [], ["Ann", "Ann B."]), text, {}) for text in ("ann.", "Bob", "I don't know", "", "Anna")
+    ]
+    cases.append(Case(Example("Who?", []), "Bob", {}))
+    assert measure(name, {"judge": ScriptedReader(score=score)}.__getitem__)(cases) == values
+    assert shown == asked
+
+
+def test_a_grade_as_the_metric_with_the_judges_texts_from_a_file(tmp_path):
+    (tmp_path / "judge.toml").write_text(
+        'accuracy = "{question} {answers}: {answer}. Same?"\nyes = "same"\nno = "other"\n'
+    )
+    study = Study.of({
+        **study_of(tmp_path, []).to_dict(),
+        "metric": "llm_accuracy:judge",
+        "baseline": "sure:base",
+        "judges": {"grade": str(tmp_path / "judge.toml")},
+    })  # fmt: skip
+    right = "Who wrote and who sang it? Ann and Bob: Ann and Bob. Same?"
+    judge = Judge(score=lambda context, reply: 0.0 if reply == ("same" if right in context else "other") else -5.0)
+    run(study, tmp_path / "run", judge)
+    report = Report.of(tmp_path / "run")
+    rows = {row["method"]: row for row in report.summary}
+    assert [rows[name]["llm_accuracy:judge"] for name in ANSWERS] == [0.0, 1.0]
+    assert rows["sure:no_retrieval"]["difference"] == 1.0
+    assert "llm_accuracy:judge" in report.html()
+
+
+@pytest.mark.parametrize("named", ["equivalent", "other"])
+def test_equivalence_by_a_classifier_of_two_classes(tmp_path, named):
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+    from transformers import BertConfig, BertForSequenceClassification, PreTrainedTokenizerFast
+
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "paris", "lyon", "france", "where", "is", "it"]
+    inner = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="[UNK]"))
+    inner.pre_tokenizer = pre_tokenizers.Whitespace()
+    inner.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    special = {"pad_token": "[PAD]", "unk_token": "[UNK]", "sep_token": "[SEP]"}
+    reads = ["input_ids", "token_type_ids", "attention_mask"]
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=inner, model_input_names=reads, **special)
+    tokenizer.save_pretrained(tmp_path)
+    torch.manual_seed(3)
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 1}
+    labels = {0: named, 1: "different"}
+    config = BertConfig(vocab_size=len(words), initializer_range=2.0, id2label=labels, **sizes)
+    config.label2id = {label: i for i, label in labels.items()}
+    model = BertForSequenceClassification(config).eval()
+    model.save_pretrained(tmp_path)
+
+    answers, expected = ("paris", "lyon", "paris france", "france lyon paris"), []
+    for answer in answers:  # answer, right answer and question, as BEM reads them
+        first = [2, *map(words.index, answer.split()), 3]
+        second = [4, 3, *map(words.index, ("where", "is", "it")), 3]
+        types = torch.tensor([[0] * len(first) + [1] * len(second)])
+        with torch.inference_mode():
+            logits = model(torch.tensor([first + second]), token_type_ids=types).logits[0].double()
+        expected.append(float(logits.softmax(-1)[0 if named == "equivalent" else 1]))
+    found = AnswerEquivalence(tmp_path).probabilities([("where is it", "paris", answer) for answer in answers])
+    assert found == pytest.approx(expected, abs=1e-5) and len({round(p, 4) for p in expected}) > 1
+    cases = [Case(Example("where is it", [], ["paris"]), answer, {}) for answer in (*answers, " ")]
+    values = measure(f"equivalent:bem:{tmp_path}", {}.__getitem__)(cases)
+    assert values == [*(float(p >= 0.8) for p in expected), 0.0]

@@ -229,7 +229,7 @@ def test_a_judges_prompt_from_a_file(tmp_path):
     assert len(judge.requests) == judged and len(RunFolder(tmp_path / "run").measures()) == 1
     with pytest.raises(InputError, match=r"judges\.equivalent: .*lead"):
         check(study_of(tmp_path, ["sure:base"], judges={"equivalent": {"lead": "no field"}}))
-    with pytest.raises(InputError, match="judges: expected no keys besides equivalent, preferred, citation"):
+    with pytest.raises(InputError, match="judges: expected no keys besides equivalent, preferred, citation, grade"):
         check(study_of(tmp_path, ["sure:base"], judges={"better": {}}))
 
 

@@ -56,7 +56,8 @@ class PlanArguments:
     metric: Annotated[
         str | None,
         typer.Option(
-            help="Metric that methods are compared by: em, f1, contained, words or rouge_l.", show_default=False
+            help="Metric that methods are compared by: em, f1, contained, or a measure as of --measure.",
+            show_default=False,
         ),
     ] = None
     measures: Annotated[

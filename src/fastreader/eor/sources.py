@@ -153,7 +153,7 @@ class PrecomputedHits:
 
 
 def _found(path: Iterable[Any] | str | os.PathLike[str]) -> Iterator[Example]:
-    """Yield questions with their passages, and say in errors what hits are: a corpus or a run of ids is none."""
+    """Yield questions with their passages, and say in errors what hits are: not a corpus or a run of ids."""
     with rejecting(_HITS, InputError):
         yield from iter_examples(path)
 

@@ -150,7 +150,7 @@ class StudyRun:
     @property
     def metric_name(self) -> str:
         """The study's metric in words."""
-        return (METRIC_NAMES | MEASURE_NAMES)[self.study.metric]
+        return (METRIC_NAMES | MEASURE_NAMES).get(self.study.metric, self.study.metric)
 
     def traces(self, key: str) -> Iterator[tuple[ReportCondition, dict[str, Any]]]:
         """Yield (condition, row) for every row whose trace has `key`."""

@@ -16,7 +16,6 @@ from fastreader.errors import InputError
 from fastreader.study.files import absolute, read_study
 from fastreader.study.published import Published
 
-Metric = Literal["em", "f1", "contained", "words", "rouge_l"]
 IN_ROWS = ("em", "f1", "contained")
 """The metrics that every row holds; the others are measures."""
 Count = Annotated[int, Field(ge=1)]
@@ -183,13 +182,13 @@ class Study(_Table):
         batch_size: number of questions that run together; more pack better and need more memory. Results do not
             depend on it.
         max_batch_tokens: at most this many tokens are computed in one pass; None derives it from free memory.
-        metric: the metric that the report compares methods by: "em", "f1", "contained", or "words" (a right answer's
-            words follow each other in the answer) or "rouge_l".
+        metric: the metric that the report compares methods by: "em", "f1", "contained", or one of the measures.
         measures: further measures of the answers, by name: "rouge_l", "words", "short_answers", "gold_read",
-            "gold_cited", "citation_precision", "citation_recall", and by a model "equivalent:nli:MODEL",
-            "preferred:READER" (see the guide). They may be added to a run that has answers.
-        judges: texts of the prompts of measures by a reader, as attributes of `eor.similarity.NliTexts`, by judgement:
-            "equivalent", "preferred" or "citation"; in a study's file also a .toml or .json file of these.
+            "gold_cited", "citation_precision", "citation_recall", and by a model "equivalent:bem:MODEL",
+            "llm_accuracy:READER", "crag:READER" (see the guide). They may be added to a run that has answers.
+        judges: texts of the prompts of measures by a reader, by judgement: "equivalent", "preferred" and "citation"
+            have the attributes of `eor.similarity.NliTexts`, "grade" those of `JudgeTexts`; in a study's file also a
+            .toml or .json file of these.
         conflicts: also compare the passages of each question over the answers that the methods gave (`moi.conflicts`);
             may be switched on for a run that has answers.
         attribution: attribute the answers to each of this many questions, the first ones, to their passages
@@ -223,7 +222,7 @@ class Study(_Table):
     max_new_tokens: Count = 32
     batch_size: Count = 8
     max_batch_tokens: Count | None = None
-    metric: Metric = "contained"
+    metric: str = "contained"
     measures: tuple[str, ...] = ()
     judges: dict[str, dict[str, Any]] = {}
     conflicts: bool = False

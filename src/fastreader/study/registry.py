@@ -71,8 +71,7 @@ def check(study: Study, where: str = "study") -> None:
         where: its place, which goes before the message.
     """
     with located(where):
-        measures.check(study.measures)
-        measures.require_prompts(study.judges)
+        measures.check(study.measured, study.judges)
         for method in study.methods:
             make(method, study)
 

@@ -29,9 +29,9 @@ def vote_table(rows: Sequence[tuple[Answers, Vote]]) -> Table:
 def accuracy_table(rows: Sequence[tuple[Answers, Vote]], metric: str) -> Table | None:
     """Show accuracy, MRLR and MRWR of each retriever and of the vote, or None if no question has right answers.
 
-    MRLR and MRWR are Eq. 3 and 2 of Ensemble of Retrievers (`fastreader.eor.measures`). Those of a retriever are
-    against the other retrievers, those of the vote against all of them. They need answers that are right or wrong, so
-    that they stay empty for F1. A vote that abstains is wrong.
+    MRLR and MRWR are Eq. 3 and 2 of Ensemble of Retrievers (`fastreader.eor.measures`): a retriever is compared with
+    the other retrievers, the vote with all of them. Both need answers that are right or wrong, and stay empty for F1.
+    A vote that abstains is wrong.
 
     Args:
         rows: the answers to each question and their vote.

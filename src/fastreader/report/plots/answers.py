@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fastreader.core.drawing import COLOURS, INK, MARKERS, new_figure
-from fastreader.eor.measures import correctness
+from fastreader.eor.measures import MEASURES, correctness
 from fastreader.eor.types import Answers
 from fastreader.report.plots import Chart, Table, unique
 from fastreader.report.study_data import Missing, StudyRun, interval_cells
@@ -41,8 +41,12 @@ def ensemble_matrix(run: StudyRun) -> Matrix:
     """Return the correctness of the retrievers of the first ensemble.
 
     Raises:
-        Missing: if there is no ensemble, or no question with right answers.
+        Missing: if there is no ensemble, no question with right answers, or another metric than of `eor.measures`.
     """
+    if run.study.metric not in MEASURES:
+        raise Missing(
+            f"the answers of retrievers are not measured by {run.study.metric}, only by {', '.join(MEASURES)}"
+        )
     for condition in run.conditions:
         rows = [row for row in run.of(condition) if "ensemble" in row["trace"]]
         answers = [answers_of(row["trace"], run.questions[row["question_id"]]) for row in rows]

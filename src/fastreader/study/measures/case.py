@@ -70,6 +70,6 @@ def gold_cited(case: Case) -> float | None:
 
 
 def citations(case: Case, count: Callable[..., float | None], *supports: Callable[[str, str], float]) -> float | None:
-    """Return `citation_precision` or `citation_recall`, by containment unless `supports` judges support."""
+    """Return a count of citations, by containment unless `supports` judges support."""
     passages = shown(case)
     return None if passages is None else count(case.answer, passages, *supports)

@@ -5,11 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from fastreader.core.protocol import ReaderProtocol
 from fastreader.eor.similarity import CrossEncoderNli, NliTexts, Pair, ReaderNli, Similarity
+from fastreader.eor.types import FloatArray
+from fastreader.reader.prompts.texts import PromptTexts
 from fastreader.study.measures.case import Case, Load, Measure, citations
+from fastreader.study.measures.equivalence import AnswerEquivalence
+from fastreader.study.measures.grades import JudgeTexts
 
-JUDGES = ("equivalent", "preferred", "citation")
+JUDGES = ("equivalent", "preferred", "citation", "grade")
 """Judgements whose prompts a study may replace (`Study.judges`)."""
 
 EQUIVALENT = 0.8
@@ -32,34 +38,50 @@ _SUPPORT = NliTexts(
 )
 
 
-def prompt_of(judgement: str, judges: Mapping[str, Mapping[str, Any]]) -> NliTexts:
+def prompt_of(judgement: str, judges: Mapping[str, Mapping[str, Any]]) -> PromptTexts:
     """Return the texts of a reader's prompt for one of `JUDGES`, with those replaced that a study names."""
-    default = {"equivalent": NliTexts(), "preferred": _PREFERENCE, "citation": _SUPPORT}[judgement]
-    return NliTexts.from_dict(default.to_dict() | dict(judges.get(judgement, {})))
+    defaults: dict[str, PromptTexts] = {
+        "equivalent": NliTexts(),
+        "preferred": _PREFERENCE,
+        "citation": _SUPPORT,
+        "grade": JudgeTexts(),
+    }
+    default = defaults[judgement]
+    return default.from_dict(default.to_dict() | dict(judges.get(judgement, {})))
 
 
 def equivalent(model: str, load: Load, texts: NliTexts) -> Measure:
     """Return whether a model finds an answer equivalent to a right one, as BEM does (Bulian et al. 2022): 1 or 0.
 
-    Equivalent means that the mean probability of entailment in both directions is at least `EQUIVALENT`. An empty
-    answer is equivalent to nothing.
+    Equivalent means that a probability is at least `EQUIVALENT`: that of equivalence (`AnswerEquivalence`), or the mean
+    probability of entailment in both directions. An empty answer is equivalent to nothing.
 
     Args:
-        model: "nli:MODEL", a classifier of transformers; or "reader:NAME", a reader.
+        model: "bem:MODEL", a classifier of equivalence; "nli:MODEL", a classifier of entailment; or "reader:NAME", a
+            reader that says whether one answer entails the other.
         load: returns a reader by name.
         texts: of a reader's prompt.
     """
 
     def measure(cases: Sequence[Case]) -> list[float | None]:
-        similarity = _similarity(model, load, "{question} {answer}", texts)
         right = [case.example.answers if case.answer.strip() else [] for case in cases]
         pairs = [Pair(c.example.question, r, c.answer) for c, own in zip(cases, right, strict=True) for r in own]
-        both = similarity.score(pairs + [Pair(p.question, p.second, p.first) for p in pairs])
-        means = iter(both.reshape(2, -1).mean(axis=0))
+        means = iter(_equivalences(model, load, texts, pairs))
         best = [max((next(means) for _ in own), default=0.0) for own in right]
         return [float(b >= EQUIVALENT) if c.example.answers else None for b, c in zip(best, cases, strict=True)]
 
     return measure
+
+
+def _equivalences(model: str, load: Load, texts: NliTexts, pairs: list[Pair]) -> FloatArray:
+    """Return the probability for each pair of a right answer and an answer."""
+    kind, _, name = model.partition(":")
+    if kind == "bem":
+        return AnswerEquivalence(name).probabilities(pairs) if pairs else np.zeros(0)
+    similarity = _similarity(model, load, "{question} {answer}", texts)
+    both = similarity.score(pairs + [Pair(p.question, p.second, p.first) for p in pairs])
+    means: FloatArray = both.reshape(2, -1).mean(axis=0)
+    return means
 
 
 def supported(count: Callable[..., float | None], model: str, load: Load, texts: NliTexts) -> Measure:

@@ -7,28 +7,40 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any
 
-from fastreader.core.checks import check_keys, located, require
+from fastreader.core.checks import check_keys, expect, located
 from fastreader.data.fingerprints import digest
-from fastreader.eor.similarity.loading import check_names
+from fastreader.eor.similarity.loading import check_names, require_model_name
 from fastreader.statistics.measures.answers import contained_words, rouge_l, short_answer_recall
-from fastreader.statistics.measures.citations import citation_precision, citation_recall
-from fastreader.study.measures import effects, judges
+from fastreader.statistics.measures.citations import (
+    citation_false_negatives,
+    citation_false_positives,
+    citation_precision,
+    citation_recall,
+)
+from fastreader.study.measures import effects, grades, judges
 from fastreader.study.measures.case import Case, Load, Measure, citations, gold_cited, gold_read, one_by_one
 
+_CITATIONS: dict[str, Callable[..., float | None]] = {
+    "citation_precision": citation_precision,
+    "citation_recall": citation_recall,
+    "citation_false_positives": citation_false_positives,
+    "citation_false_negatives": citation_false_negatives,
+}
 PLAIN: dict[str, Callable[[Case], float | None]] = {
     "rouge_l": lambda case: rouge_l(case.answer, case.example.answers) if case.example.answers else None,
     "words": lambda case: contained_words(case.answer, case.example.answers) if case.example.answers else None,
     "short_answers": lambda case: short_answer_recall(case.answer, wanted) if (wanted := _short(case)) else None,
     "gold_read": gold_read,
     "gold_cited": gold_cited,
-    "citation_precision": lambda case: citations(case, citation_precision),
-    "citation_recall": lambda case: citations(case, citation_recall),
+    **{name: partial(citations, count=count) for name, count in _CITATIONS.items()},
 }
 JUDGED: dict[str, tuple[str, Callable[..., Measure]]] = {
     "equivalent": ("equivalent", judges.equivalent),
     "preferred": ("preferred", judges.preferred),
-    "citation_precision": ("citation", partial(judges.supported, citation_precision)),
-    "citation_recall": ("citation", partial(judges.supported, citation_recall)),
+    "llm_accuracy": ("grade", grades.llm_accuracy),
+    "crag": ("grade", grades.crag),
+    "crag_grades": ("grade", grades.crag_grades),
+    **{name: ("citation", partial(judges.supported, count)) for name, count in _CITATIONS.items()},
 }
 """Measures by a judge: the name of its prompt in `Study.judges`, and the function."""
 EFFECTS: dict[str, Callable[[str, Load], Measure]] = {
@@ -36,42 +48,54 @@ EFFECTS: dict[str, Callable[[str, Load], Measure]] = {
     "order_changed": effects.order_changed,
     "distraction": effects.distraction,
 }
-READERS = ("preferred", "order_range", "order_changed", "distraction")  # measures that name a reader alone
+GRADES = ("llm_accuracy", "crag", "crag_grades")
+READERS = (*GRADES, "preferred", *EFFECTS)  # measures that name a reader alone
 NAMES = (
     *PLAIN,
+    "equivalent:bem:MODEL",
     "equivalent:nli:MODEL",
     "equivalent:reader:NAME",
+    *(f"{name}:READER" for name in GRADES),
     "preferred:READER",
-    "citation_precision:nli:MODEL",
-    "citation_recall:reader:NAME",
+    *(f"{name}:{judge}" for name in _CITATIONS for judge in ("nli:MODEL", "reader:NAME")),
     "order_range:READER",
     "order_changed:READER",
     "distraction:READER",
 )
 
 
-def check(names: Sequence[str]) -> None:
-    """Check that each measure exists and that the model it names may, without loading it.
+def check(names: Sequence[str], prompts: Mapping[str, Mapping[str, Any]]) -> None:
+    """Check that each measure exists and that the model it names may, without loading it, and the judges' prompts.
 
     Raises:
-        InputError: naming the measure.
+        InputError: naming the measure or the text.
     """
-    for name in names:
-        kind, _, model = name.partition(":")
-        known = name in PLAIN or (kind in {*JUDGED, *EFFECTS} and bool(model))
-        if known and model and kind not in READERS:
-            judge, _, rest = model.partition(":")
-            known = judge in ("nli", "reader") and bool(rest)
-            check_names([model] if known else [])
-        require(known, f"measure: expected one of {', '.join(NAMES)}, got {name!r}")
-
-
-def require_prompts(prompts: Mapping[str, Mapping[str, Any]]) -> None:
-    """Raise InputError unless `Study.judges` has known judgements with valid texts."""
     check_keys("judges", prompts, judges.JUDGES)
     for judgement in prompts:
         with located(f"judges.{judgement}"):
             judges.prompt_of(judgement, prompts)
+    for name in names:
+        wanted = f"one of {', '.join(NAMES)}; a metric may also be em, f1 or contained"
+        expect(_exists(name), "metric or measure", wanted, name)
+
+
+def _exists(name: str) -> bool:
+    """Return whether there is a measure of this name, whose model may exist.
+
+    Raises:
+        InputError: if no model can have the name that a classifier is given.
+    """
+    kind, _, model = name.partition(":")
+    if kind in READERS or not model:
+        return bool(model) or name in PLAIN
+    judge, _, rest = model.partition(":")
+    if kind not in JUDGED or not rest:
+        return False
+    if judge == "nli":
+        check_names([model])
+    elif judge == "bem":
+        require_model_name(model, rest, "a folder of a classifier, or a hub id")
+    return judge in ("nli", "reader") or (judge, kind) == ("bem", "equivalent")
 
 
 def measure(name: str, load: Load, prompts: Mapping[str, Mapping[str, Any]] = MappingProxyType({})) -> Measure:
