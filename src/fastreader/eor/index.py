@@ -123,7 +123,7 @@ def build_index(
         index_about(target)  # an error for any other folder
     require(replace or not target.exists(), f"folder: {target} exists already")
     is_file = isinstance(corpus, (str, os.PathLike))
-    passages = iter_passages(corpus) if is_file else iter(as_passages(corpus))  # type: ignore[arg-type]
+    passages = iter_passages(corpus) if is_file else iter(as_passages(corpus, name="corpus"))  # type: ignore[arg-type]
     with building(target, lambda path: path.is_dir() and not replace) as making:
         draft = given(making, f"folder: {target} exists already")
         _build(passages, draft, language)

@@ -136,7 +136,8 @@ def cost_after(reader: ScoringReader, job: ScoringJob) -> TreeStats:
         return job.stats
     owner: Any = reader
     first, *others = owner.cost(job.sequences, job.ends, job.trees)
-    return sum(others, first)
+    total: TreeStats = sum(others, first)
+    return total
 
 
 def _result(
