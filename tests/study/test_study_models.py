@@ -1,4 +1,4 @@
-"""Readers of a study with settings of their own: adapters, rounded weights, engines, and readers of single stages."""
+"""Readers of a study with separate settings: adapters, rounded weights, engines, and readers of single stages."""
 
 import importlib.util
 from unittest import mock
