@@ -198,7 +198,7 @@ def write_attribution(
     """Attribute each distinct answer to the first `study.attribution` questions to all passages of its question.
 
     Rows that the folder has are kept. Passages too long for the context give a row with an error. Arguments and errors
-    are the same as for `write_conflicts`.
+    are the same as those that `write_conflicts` has.
 
     Returns:
         Whether the reader attributed anything.

@@ -25,7 +25,7 @@ class SufficiencyWeights(NamedTuple):
 
 
 # Fitted by studies/sufficiency.py.
-WEIGHTS = SufficiencyWeights(constant=-5.617, gain=0.301, about=3.067)
+WEIGHTS = SufficiencyWeights(constant=-5.121, gain=0.151, about=4.975)
 
 
 def features(gains: FloatArray, about: FloatArray) -> FloatArray:
