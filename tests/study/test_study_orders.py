@@ -1,7 +1,9 @@
 """moi:paper and self-consistency in a study: the answers and measures of the direct calls."""
 
 import io
+from collections import Counter
 from html import unescape
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -13,11 +15,14 @@ from fastreader.errors import InputError
 from fastreader.moi.baselines import moi_paper, self_consistency
 from fastreader.report import Report
 from fastreader.report.study_data import StudyRun
-from fastreader.report.tables import uncalibrated
+from fastreader.report.tables import summary_rows, uncalibrated
 from fastreader.scoring.reading import reading_prompts
 from fastreader.statistics.measures.answers import f1
+from fastreader.study import Study, run_study
 from fastreader.study.config import MethodConfig
 from studies import rows_of, run, study_of
+
+ROOT = Path(__file__).parents[2]
 
 
 def test_moi_paper(tmp_path, tiny_reader):
@@ -85,3 +90,19 @@ def test_self_consistency_takes_a_number_of_orders(tmp_path, tiny_reader):
     assert len(row["trace"]["orders"]) == 2
     with pytest.raises(InputError, match="'self-consistency': count: expected"):
         run(study_of(tmp_path, [{"method": "self-consistency", "count": 0}]), tmp_path / "other", tiny_reader)
+
+
+def test_the_recipe_compares_every_placement_with_the_mean_of_its_shuffles(tmp_path, tiny_reader):
+    study = Study.load(ROOT / "examples" / "placed.toml", limit=2, passages=3, max_new_tokens=2)
+    run_study(study, tmp_path / "run", load=lambda name: tiny_reader, progress=False)
+    found = StudyRun(tmp_path / "run")
+    counts = Counter(row["method"] for row in found.rows if row["answer"] is not None)
+    assert counts["shuffled"] == 2 * 3 and set(counts) >= {m.label for m in study.methods} - {"arrange"}
+    contrasts = {row["method"]: row for row in summary_rows(found) if row["answered"]}
+    others = [row for name, row in contrasts.items() if name != "shuffled"]
+    assert all((row["baseline"], row["pairs"]) == ("shuffled", 2) for row in others) and len(others) >= 4
+    assert [name for name, row in contrasts.items() if row["primary"]] == ["best last"]
+    orders = {(row["method"], row["seed"]): row["trace"].get("order") for row in found.rows}
+    passages = len(next(iter(found.questions.values())).passages)
+    assert orders["best last", 0] == list(range(passages))[::-1]
+    assert len({tuple(orders["shuffled", seed]) for seed in study.seeds}) > 1
