@@ -187,8 +187,8 @@ class Study(_Table):
             "gold_cited", "citation_precision", "citation_recall", and by a model "equivalent:bem:MODEL",
             "llm_accuracy:READER", "crag:READER" (see the guide). They may be added to a run that has answers.
         judges: texts of the prompts of measures by a reader, by judgement: "equivalent", "preferred" and "citation"
-            have the attributes of `eor.similarity.NliTexts`, "grade" those of `JudgeTexts`; in a study's file also a
-            .toml or .json file of these.
+            have the attributes of `eor.similarity.NliTexts`, "grade" the attributes of `JudgeTexts`; in a study's file
+            also a .toml or .json file of these.
         conflicts: also compare the passages of each question over the answers that the methods gave (`moi.conflicts`);
             may be switched on for a run that has answers.
         attribution: attribute the answers to each of this many questions, the first ones, to their passages

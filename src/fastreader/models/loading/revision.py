@@ -80,7 +80,7 @@ def weights_digest(model: Any) -> str:
 
 @contextmanager
 def gguf_digested_meanwhile(found: Found) -> Iterator[FileDigests | None]:
-    """Compute the digests of a GGUF's files in a thread while the block runs; None without such a file."""
+    """Compute the digests of a GGUF's files in a thread while the block runs, or None without such a file."""
     if found.file is None:
         yield None
         return

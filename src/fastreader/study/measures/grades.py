@@ -44,7 +44,7 @@ class JudgeTexts(PromptTexts):
     grades: str = (
         _SHOWN + "Reply Perfect if the answer is right and says nothing wrong, Acceptable if it is useful and has "
         "small errors that do no harm, Missing if it does not commit itself to an answer, and Incorrect if it is wrong "
-        "or beside the point."
+        "or does not answer the question."
     )
     perfect: str = "Perfect"
     acceptable: str = "Acceptable"
@@ -71,7 +71,7 @@ def crag(name: str, load: Load, texts: JudgeTexts) -> Measure:
 
     As in CRAG's automatic evaluation (Yang et al. 2024, arXiv 2406.04744, section 4), an answer that matches a right
     one exactly is accurate, and a model grades the others. An answer that is empty or refuses (`eor.is_refusal`) is
-    missing without being shown. Arguments are those of `llm_accuracy`.
+    missing without being shown. Arguments: see `llm_accuracy`.
     """
     scores = {texts.accurate: 1.0, texts.missing: 0.0, texts.incorrect: -1.0}
     return _graded(_known, texts.truthfulness, scores, name, load, texts)
