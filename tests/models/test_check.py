@@ -367,7 +367,7 @@ def test_a_verdict_is_of_these_weights_and_this_arithmetic(saved, monkeypatch):
     tiny_llama(seed=1).save_pretrained(saved)
     Reader.load(saved, precision="exact")
     assert len(ran) == 3
-    monkeypatch.setattr(checking.verdicts, "_code", lambda: "other code")
+    monkeypatch.setattr(checking.verdicts, "code_digest", lambda: "other code")
     Reader.load(saved, precision="exact")
     assert len(ran) == 4
 
