@@ -12,7 +12,7 @@ from fastreader.integrations.serve.app import create_app
 from fastreader.integrations.serve.settings import ServerSettings
 from helpers.support import LONG_FORMS, byte_tokenizer, tiny_llama
 
-SETTINGS = ServerSettings(timeout=1.0)
+SETTINGS = ServerSettings(timeout=1.0, passage_cache_bytes=0)
 
 
 def filled(start, piece, end):

@@ -76,6 +76,18 @@ def serve(
     pool_file: Annotated[
         Path | None, typer.Option(help="Keep the pool in this JSON file, numbers only.", show_default=False)
     ] = None,
+    passage_cache: Annotated[
+        bool,
+        typer.Option(
+            "--passage-cache/--no-passage-cache", help="Keep keys and values of passages, apart for each API key."
+        ),
+    ] = True,
+    passage_cache_mb: Annotated[
+        float | None,
+        typer.Option(
+            help="Memory for them, in MB, of all keys together.", min=0.001, show_default="a tenth of what is free"
+        ),
+    ] = None,
     browsers: BrowserArguments,
     reader: options.ReaderArguments,
 ) -> None:
@@ -103,6 +115,12 @@ def serve(
     expect(
         bool(keys) or open or _is_local(host), "--host", "this machine, unless there is an --api-key or --open", host
     )
+    expect(
+        passage_cache or passage_cache_mb is None,
+        "--passage-cache-mb",
+        "no limit with --no-passage-cache",
+        passage_cache_mb,
+    )
     settings = ServerSettings(
         keys=keys,
         names=tuple(served_model_name or ()),
@@ -116,6 +134,7 @@ def serve(
         max_batch_tokens=max_batch_tokens,
         pool=pool,
         pool_file=None if pool_file is None else str(pool_file),
+        passage_cache_bytes=_bytes(passage_cache_mb) if passage_cache else 0,
     )
     loaded = reader.load()
     log.info("%r", loaded)
@@ -123,6 +142,10 @@ def serve(
         uvicorn.run(create_app(loaded, settings), host=host, port=port, log_level="info", **listening(settings))
     except Stopped:  # uvicorn raises the signal again once every request is answered
         log.info("every request is answered; the server has stopped")
+
+
+def _bytes(megabytes: float | None) -> int | None:
+    return None if megabytes is None else int(megabytes * 1e6)
 
 
 def _is_local(host: str) -> bool:

@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 from fastreader.cli.commands import app as command
 from fastreader.errors import InputError
 from fastreader.integrations.serve.settings import ServerSettings
+from fastreader.reader.base import ReaderBase
 
 RERANK = {"query": "Which river?", "documents": ["The Nile.", "Bread."]}
 
@@ -162,13 +163,13 @@ def test_keys(tiny_reader):
 @pytest.fixture
 def slow_reader(tiny_reader, monkeypatch):
     """Passes wait for `go`."""
-    go, score = threading.Event(), tiny_reader.score
+    go, score = threading.Event(), ReaderBase._score
 
-    def waits(*arguments, **options):
+    def waits(*arguments):
         assert go.wait(30)
-        return score(*arguments, **options)
+        return score(*arguments)
 
-    monkeypatch.setattr(tiny_reader, "score", waits)
+    monkeypatch.setattr(ReaderBase, "_score", waits)  # also with a cache of passages
     yield tiny_reader, go
     go.set()
 
@@ -221,7 +222,7 @@ def test_an_error_of_ours_is_logged_and_not_shown(tiny_reader, monkeypatch, capl
         raise RuntimeError("secret details")
 
     with serving(tiny_reader) as client:
-        monkeypatch.setattr(tiny_reader, "score", fails)
+        monkeypatch.setattr(ReaderBase, "_score", fails)
         error = error_of(client.post("/rerank", json=RERANK))
         assert error["code"] == 500 and "secret" not in error["message"]
         assert "secret details" in caplog.text

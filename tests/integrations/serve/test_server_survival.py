@@ -22,6 +22,7 @@ from fastreader.moi.calibration import pool as pooling
 from fastreader.moi.calibration.pool import Pool
 from fastreader.moi.quantities.observations import Observations
 from fastreader.permutations import latin
+from fastreader.reader.base import ReaderBase
 
 HEAD = "POST /rerank HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
 RERANK = {"query": "Which river?", "documents": ["The Nile.", "Bread."]}
@@ -95,10 +96,10 @@ def test_empty_calls_at_once(packer):
 
 
 def test_health_tells_the_truth(tiny_reader, monkeypatch):
-    go, score = threading.Event(), tiny_reader.score
+    go, score = threading.Event(), ReaderBase._score
     fr.rerank(tiny_reader, RERANK["query"], RERANK["documents"])  # the first call imports what it needs
     with serving(tiny_reader, timeout=1.0) as client, ThreadPoolExecutor(1) as pool:
-        monkeypatch.setattr(tiny_reader, "score", lambda *a, **o: go.wait(20) and score(*a, **o))
+        monkeypatch.setattr(ReaderBase, "_score", lambda *a: go.wait(20) and score(*a))
         late = pool.submit(client.post, "/rerank", json=RERANK)
         until(lambda: client.get("/health").status_code == 503)
         assert "one pass has been running" in client.get("/health").json()["status"]
@@ -109,11 +110,11 @@ def test_health_tells_the_truth(tiny_reader, monkeypatch):
         def broken(*arguments, **options):
             raise RuntimeError("CUDA error: out of memory")
 
-        monkeypatch.setattr(tiny_reader, "score", broken)
+        monkeypatch.setattr(ReaderBase, "_score", broken)
         for _ in range(8):
             assert client.post("/rerank", json=RERANK).status_code == 500
         assert "passes failed" in client.get("/health").json()["status"]
-        monkeypatch.setattr(tiny_reader, "score", score)
+        monkeypatch.setattr(ReaderBase, "_score", score)
         until(lambda: client.post("/rerank", json=RERANK).status_code == 200)
         assert client.get("/health").json()["status"] == "ok"
 

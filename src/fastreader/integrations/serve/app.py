@@ -38,12 +38,14 @@ from fastreader.integrations.serve.bodies import (
 )
 from fastreader.integrations.serve.chat import answer_chat
 from fastreader.integrations.serve.completions import answer_completion
-from fastreader.integrations.serve.entry import BodyLimit, Entry
+from fastreader.integrations.serve.entry import KEY, BodyLimit, Entry
 from fastreader.integrations.serve.packed_reader import PackedReader
 from fastreader.integrations.serve.pass_queue import TOO_LONG, DeadlineError, Packer, Totals
+from fastreader.integrations.serve.passage_caches import PassageCaches
 from fastreader.integrations.serve.settings import ServerSettings
 from fastreader.integrations.serve.stream import Events, WholeAnswer
 from fastreader.integrations.serve.tokens import answer_detokenize, answer_tokenize
+from fastreader.models.passage_cache.cache import CacheInfo
 from fastreader.reader.base import ReaderBase
 
 try:
@@ -85,6 +87,7 @@ def create_app(reader: ReaderBase, settings: ServerSettings | None = None) -> Fa
 
     Raises:
         MissingExtraError: if FastAPI or prometheus-client is not installed.
+        InputError: if `settings` give caches of passages to a reader that cannot have one.
     """
     return _Server(reader, settings or ServerSettings()).app
 
@@ -94,10 +97,11 @@ class _Server:
         self.reader, self.settings, self.created = reader, settings, int(time.time())
         self.packer: Packer | None = None
         self.pooled = ServerPool(settings)
+        self.caches = PassageCaches(reader, settings)
         self.active = 0  # requests that are worked on, or whose answers are not sent yet
         self.unsent = 0  # bytes of answers
         self.names = (reader.name, *settings.names)
-        self.metrics = Metrics(lambda: self._running().totals, lambda: self.active)
+        self.metrics = Metrics(lambda: self._running().totals, lambda: self.active, self.caches.info)
         self.app = FastAPI(
             title="fastreader",
             version=__version__,
@@ -144,7 +148,7 @@ class _Server:
         if self.active >= limits.max_requests:
             raise Refusal(429, f"{limits.max_requests} requests are under way; try again soon", "overloaded_error")
         deadline = time.monotonic() + limits.timeout
-        reader = PackedReader(self._running(), deadline)
+        reader = PackedReader(self._running(), deadline, self.caches.of(request.scope[KEY]))
         loop, events = asyncio.get_running_loop(), asyncio.Queue[Any]()
         if getattr(body, "stream", False):
             answer = functools.partial(answer, emit=lambda event: loop.call_soon_threadsafe(events.put_nowait, event))
@@ -331,14 +335,17 @@ SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 
 
 class Metrics:
-    """Requests by path and status, their seconds, and the passes' tokens.
+    """Requests by path and status, their seconds, the passes' tokens, and look-ups of passages.
 
     Args:
         totals: returns what the passes computed.
         active: returns the number of requests under way.
+        cached: returns what is kept of passages, and how often it was found.
     """
 
-    def __init__(self, totals: Callable[[], Totals], active: Callable[[], int]) -> None:
+    def __init__(
+        self, totals: Callable[[], Totals], active: Callable[[], int], cached: Callable[[], CacheInfo]
+    ) -> None:
         self._registry = CollectorRegistry()
         self._requests = Counter(
             "fastreader_requests", "Requests answered.", ("path", "status"), registry=self._registry
@@ -346,7 +353,7 @@ class Metrics:
         self._seconds = Histogram(
             "fastreader_request_seconds", "Time to answer.", ("path",), buckets=SECONDS, registry=self._registry
         )
-        self._totals, self._active = totals, active
+        self._totals, self._active, self._cached = totals, active, cached
         self._registry.register(self)  # anything with `collect`
 
     def add(self, path: str, status: int, seconds: float) -> None:
@@ -361,15 +368,21 @@ class Metrics:
 
     def collect(self) -> Iterator[Any]:
         """Yield the metrics that are read at each scrape."""
-        totals = self._totals()
+        totals, cached = self._totals(), self._cached()
         counts = (
             ("passes", "Packed passes.", totals.passes),
             ("computed_tokens", "Tokens computed in passes.", totals.computed_tokens),
-            ("alone_tokens", "Tokens that the calls would have computed in separate passes.", totals.alone_tokens),
+            ("alone_tokens", "Tokens of the calls in separate passes that find no passage.", totals.alone_tokens),
             ("written_tokens", "Tokens of generated texts.", totals.written_tokens),
+            ("passage_cache_hits", "Passages whose keys and values were found.", cached.hits),
+            ("passage_cache_misses", "Passages that were looked up and read.", cached.misses),
+            ("passage_cache_evictions", "Passages and headers that left memory for others.", cached.evictions),
         )
         for name, about, value in counts:
             yield CounterMetricFamily(f"fastreader_{name}", about, value=value)
         yield GaugeMetricFamily("fastreader_active_requests", "Requests under way.", value=self._active())
+        held, most = cached.nbytes, cached.max_bytes
+        yield GaugeMetricFamily("fastreader_passage_cache_bytes", "Memory of kept keys and values.", value=held)
+        yield GaugeMetricFamily("fastreader_passage_cache_max_bytes", "The limit on this memory.", value=most)
         longest = totals.longest_pass
         yield GaugeMetricFamily("fastreader_longest_pass_seconds", "The longest pass or step so far.", value=longest)

@@ -17,6 +17,7 @@ from fastreader.integrations.serve.bodies import error_body
 
 log = logging.getLogger(__name__)
 _OPEN = ("/", "/health", "/openapi.json")  # without a key
+KEY = "fastreader.key"  # of a scope: the number of the key that its request came with
 _PIECE = 1 << 16  # bytes of a response sent at once
 # Lists, objects and fields of a JSON body: each takes up to 30 times its characters in memory.
 _PARTS = 60_000
@@ -29,6 +30,8 @@ _SMALL = 1 << 16  # bytes that a body may hold however many others there are
 
 class Entry:
     """Answers 401 to requests without one of the keys, 400 to requests for other hosts, and counts all.
+
+    The scope of a request that is let in for its key has the key's number, 0 if the server has no keys.
 
     Args:
         app: what answers requests.
@@ -98,7 +101,10 @@ class Entry:
             message = "the Host header names another machine; --allow-host adds a name"
             return 400, error_body(message, "invalid_request_error", code=400), (b"connection", b"close")
         headers = given.get(b"authorization", [])
-        if scope["path"] in _OPEN or (len(headers) < 2 and self._known(headers[0] if headers else b"")):
+        if scope["path"] in _OPEN:
+            return None
+        scope[KEY] = self._key(headers[0] if headers else b"") if len(headers) < 2 else None
+        if scope[KEY] is not None:
             return None
         message = "expected one of this server's keys as a bearer token, in one Authorization header"
         return 401, error_body(message, "authentication_error", code=401), (b"www-authenticate", b"Bearer")
@@ -119,10 +125,13 @@ class Entry:
         known = {getattr(route, "path", "") for route in scope["app"].routes} if "app" in scope else ()
         return scope["path"] if scope["path"] in known else "other"
 
-    def _known(self, header: bytes) -> bool:
+    def _key(self, header: bytes) -> int | None:
+        """Return the number of the key in a header, 0 if the server has no keys, or None if the header has another."""
         scheme, _, given = header.partition(b" ")
         fits = [hmac.compare_digest(given.strip(), key) for key in self._keys]  # all of them: equal times
-        return not self._keys or (scheme.lower() == b"bearer" and any(fits))
+        if not self._keys:
+            return 0
+        return fits.index(True) if scheme.lower() == b"bearer" and any(fits) else None
 
 
 def _is_own(address: Sequence[Any] | None) -> bool:

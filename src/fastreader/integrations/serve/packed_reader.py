@@ -27,6 +27,7 @@ from fastreader.reader.generation.text_so_far import DecodedText
 from fastreader.reader.loglikelihood import ScoreReader
 from fastreader.reader.prompts.encoder import TextEncoder, in_parts
 from fastreader.reader.relevance import RelevanceCalls
+from fastreader.reader.session.passages import PassageReader
 
 OnStep = Callable[[list[tuple[int, DecodedText]]], None]  # the texts so far, by their numbers
 MOST_TOKENS = 500_000  # that one call encodes or computes: each takes up to 100 bytes before the passes
@@ -65,12 +66,19 @@ def _check_tokens(count: int, what: str) -> None:
 class PackedReader(ScoreReader, RelevanceCalls):
     """A `ScoringReader` for one request, whose passes run in a `Packer`.
 
-    `stats` of its results count the call as if it had run alone.
+    `stats` of its results count the call as if it had run alone, without a cache.
+
+    Args:
+        packer: runs the passes.
+        deadline: of the request, by `time.monotonic`.
+        cached: the packer's reader with the cache of passages that the request may use; None reads all passages.
     """
 
-    def __init__(self, packer: Packer, deadline: float) -> None:
+    def __init__(self, packer: Packer, deadline: float, cached: PassageReader | None = None) -> None:
         super().__init__(_RequestEncoder(packer.reader.encoder, self.check))
         self._packer, self._reader, self._deadline = packer, packer.reader, deadline
+        self._cached = cached
+        self.passage_cache = None if cached is None else cached.passage_cache
         self._waiting: Future[Any] | None = None
         self._cancelled = False
         self.name = packer.reader.name
@@ -137,8 +145,9 @@ class PackedReader(ScoreReader, RelevanceCalls):
         max_batch_tokens: int | None = None,
         trees: Sequence[PrefixTree] | None = None,
         top_tokens: int = 0,
+        ends: Sequence[Sequence[int]] | None = None,
     ) -> SequenceScores:
-        """Score as `ReaderBase.score` does, each pass when its turn comes."""
+        """Score as `ReaderBase.score` does, or `PassageReader.score` by `ends`, each pass when its turn comes."""
         planned = self.plan(sequences, max_batch_tokens) if trees is None else trees
         held = sum(len(tree.leaves) for tree in planned)
         expect(held == len(sequences), "trees", f"trees of {len(sequences)} sequences", f"trees of {held} sequences")
@@ -146,7 +155,11 @@ class PackedReader(ScoreReader, RelevanceCalls):
         for tree in planned:
             pairs = [sequences[i] for i in tree.sequence_ids]
             alone = replace(tree, sequence_ids=np.arange(len(pairs)))
-            parts.append(self._submit(WaitingCall(self._deadline, pairs, [alone], top_tokens)))
+            call = WaitingCall(self._deadline, pairs, [alone], top_tokens)
+            own = [] if ends is None else [ends[i] for i in tree.sequence_ids]
+            if any(own):
+                call.ends, call.cached = own, self._cached
+            parts.append(self._submit(call))
         places = np.concatenate([tree.sequence_ids for tree in planned]) if planned else np.zeros(0, dtype=np.int64)
         return _joined(parts, np.argsort(places, kind="stable"), top_tokens)
 

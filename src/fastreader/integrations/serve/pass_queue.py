@@ -28,6 +28,7 @@ from fastreader.integrations.serve.settings import ServerSettings
 from fastreader.reader.base import ReaderBase
 from fastreader.reader.generation.generate import Steps
 from fastreader.reader.generation.text_so_far import DecodedText
+from fastreader.reader.session.passages import PassageReader
 
 log = logging.getLogger(__name__)
 Pair = tuple[Tokens, Tokens]
@@ -57,7 +58,8 @@ class Totals:
     Attributes:
         passes: passes of scores, and of prompts.
         computed_tokens: tokens that they computed.
-        alone_tokens: tokens that they would have computed if each call had run in separate passes.
+        alone_tokens: tokens that they would have computed if each call had run in separate passes, and no passage had
+            been read before.
         written_tokens: tokens of generated texts.
         longest_pass: seconds of the longest pass or step so far, for which every other call waits.
     """
@@ -71,7 +73,10 @@ class Totals:
 
 @dataclass(eq=False)
 class WaitingCall:
-    """One pass of scores that waits, with pairs, or texts to generate after prompts."""
+    """One pass of scores that waits, with pairs, or texts to generate after prompts.
+
+    A call with `ends`, see `PassageReader.score`, is scored by `cached`, the reader with its key's cache.
+    """
 
     deadline: float
     pairs: Sequence[Pair] = ()
@@ -80,6 +85,8 @@ class WaitingCall:
     prompts: Sequence[Tokens] = ()
     options: StepOptions = field(default_factory=StepOptions)
     on_step: Callable[[list[DecodedText]], None] | None = None
+    ends: Sequence[Sequence[int]] = ()
+    cached: PassageReader | None = None
     alone: bool = False
     due: float = 0.0
     future: Future[Any] = field(default_factory=Future)
@@ -261,6 +268,9 @@ class Packer:
     def _fitting(self, first: WaitingCall, others: Sequence[WaitingCall]) -> list[WaitingCall]:
         """Return the calls that fit with the first, in order of how much of its beginning they share."""
         others = list(filter(first.joins, others)) if self._pack else []
+        # In a pass of two caches, what one has would also be found by the other's calls.
+        cached = _cached([first, *others])
+        others = [job for job in others if job.cached in (None, cached)]
         if not others:
             return []
         budget = self.budget
@@ -306,12 +316,16 @@ class Packer:
 
     def _scored(self, jobs: Sequence[WaitingCall]) -> list[SequenceScores]:
         pairs = [pair for job in jobs for pair in job.pairs]
-        found = self.reader.score(
-            pairs,
-            max_batch_tokens=self._most,
-            trees=jobs[0].trees if len(jobs) == 1 else None,
-            top_tokens=max(job.top_tokens for job in jobs),
-        )
+        how: Any = {
+            "max_batch_tokens": self._most,
+            "trees": jobs[0].trees if len(jobs) == 1 else None,
+            "top_tokens": max(job.top_tokens for job in jobs),
+        }
+        cached = _cached(jobs)
+        if cached is None:
+            found = self.reader.score(pairs, **how)
+        else:
+            found = cached.score(pairs, ends=[own for job in jobs for own in job.ends or [()] * len(job.pairs)], **how)
         self.totals.passes += found.passes
         self.totals.computed_tokens += found.stats.computed_tokens
         if found.stats.computed_tokens >= _RATED and found.seconds > 0:
@@ -394,6 +408,11 @@ class Packer:
 def _shared(first: Tokens, other: Tokens) -> int:
     """Return how many tokens two beginnings share."""
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(first, other, strict=False)))
+
+
+def _cached(jobs: Sequence[WaitingCall]) -> PassageReader | None:
+    """Return the reader with the cache of the first call that has one, or None."""
+    return next((job.cached for job in jobs if job.cached is not None), None)
 
 
 def total(trees: Sequence[PrefixTree]) -> TreeStats:

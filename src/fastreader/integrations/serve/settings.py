@@ -27,6 +27,8 @@ class ServerSettings:
         origins: origins of web pages that may call the server from a browser (CORS); "*" allows all.
         pool: pool the scores of requests for a reader without a calibration, and use their bias once it is settled.
         pool_file: the pool is read from this file, and written to it as it grows; None keeps it in memory.
+        passage_cache_bytes: memory for keys and values of passages that were read, shared evenly by the keys, each of
+            which has its own; None takes a tenth of what is free when the server is created, 0 keeps nothing.
     """
 
     keys: tuple[str, ...] = ()
@@ -41,6 +43,7 @@ class ServerSettings:
     max_batch_tokens: int | None = None
     pool: bool = True
     pool_file: str | None = None
+    passage_cache_bytes: int | None = None
 
     def __post_init__(self) -> None:
         for name in ("keys", "names", "hosts", "origins"):
@@ -54,6 +57,7 @@ class ServerSettings:
         check_number("timeout", self.timeout, above=0)
         check_number("pack_seconds", self.pack_seconds, minimum=0)
         check_int("max_batch_tokens", self.max_batch_tokens, optional=True)
+        check_int("passage_cache_bytes", self.passage_cache_bytes, 0, optional=True)
         if self.pool_file is not None:
             expect(self.pool, "pool_file", "None without a pool", self.pool_file)
             check_output("pool_file", self.pool_file)

@@ -1,0 +1,59 @@
+"""PassageCaches: what a server keeps of the passages that it reads, apart for each of its keys."""
+
+from __future__ import annotations
+
+import logging
+
+from fastreader.core.checks import expect
+from fastreader.integrations.serve.settings import ServerSettings
+from fastreader.models.machine.memory import free_bytes
+from fastreader.models.passage_cache.cache import CacheInfo, PassageCache
+from fastreader.reader.base import ReaderBase
+from fastreader.reader.reader import Reader
+from fastreader.reader.session.passages import PassageReader
+
+log = logging.getLogger(__name__)
+_SHARE = 10  # of the free memory, by default
+
+
+class PassageCaches:
+    """A cache of passages for each key of a server, or one for a server without keys.
+
+    An answer comes sooner if its passages were read before, which must not show to the holder of another key.
+
+    Args:
+        reader: the server's.
+        settings: `keys` and `passage_cache_bytes` of it.
+
+    Attributes:
+        readers: the reader with each key's cache, in the order of the keys; empty without caches.
+
+    Raises:
+        InputError: if `passage_cache_bytes` asks for caches that the reader cannot have.
+    """
+
+    def __init__(self, reader: ReaderBase, settings: ServerSettings) -> None:
+        self.readers: list[PassageReader] = []
+        most = settings.passage_cache_bytes
+        if not isinstance(reader, (Reader, PassageReader)):
+            expect(not most, "passage_cache_bytes", f"None or 0 for a {type(reader).__name__}", most)
+            return
+        if most is None:
+            most = max(1, min(map(free_bytes, reader.local_model.model.devices)) // _SHARE)
+        if most == 0:
+            log.info("no keys and values of passages are kept")
+            return
+        count = max(1, len(settings.keys))
+        share = max(1, most // count)
+        self.readers = [reader.with_cache(PassageCache(share)) for _ in range(count)]
+        each = f", {share / 1e6:,.0f} MB for each of {count} API keys" if count > 1 else ""
+        log.info("keeps up to %s MB of keys and values of passages%s", f"{most / 1e6:,.0f}", each)
+
+    def of(self, key: int) -> PassageReader | None:
+        """Return the reader with the cache of a key, by the key's number, or None without caches."""
+        return self.readers[key] if self.readers else None
+
+    def info(self) -> CacheInfo:
+        """Return the sums of all caches."""
+        each = [reader.passage_cache.info().to_dict() for reader in self.readers]
+        return CacheInfo(**{name: sum(info[name] for info in each) for name in CacheInfo.__annotations__})
