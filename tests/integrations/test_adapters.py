@@ -399,6 +399,52 @@ def test_attribution_is_in_the_metadata_of_every_library(tiny_reader):
     assert all(ATTRIBUTION not in own for found in each_library(reader=tiny_reader) for own in found.values())
 
 
+def test_a_cache_reads_documents_once_in_every_library(tiny_reader):
+    """With the scores of rankers without, also for attribution; settings that are saved lack it like the reader."""
+    import haystack
+    import langchain_core.documents
+    from llama_index.core.schema import NodeWithScore, TextNode
+
+    from fastreader.integrations import langchain, llama_index, rerankers
+    from haystack_integrations.components.rankers import fastreader
+
+    full = [text for text in TEXTS if text]
+    documents = [langchain_core.documents.Document(text) for text in full]
+    nodes = [NodeWithScore(node=TextNode(text=text)) for text in full]
+    own = [haystack.Document(content=text) for text in full]
+    caches = [fr.PassageCache() for _ in range(4)]
+    first, second, third, fourth = (
+        made(reader=tiny_reader, attribute=True, cache=cache)
+        for made, cache in zip(
+            (
+                langchain.FastreaderRerank,
+                llama_index.FastreaderRerank,
+                fastreader.FastreaderRanker,
+                rerankers.FastreaderRanker,
+            ),
+            caches,
+            strict=True,
+        )
+    )
+    first.top_n = second.top_n = third.top_k = None
+    for question in (QUESTION, "Who sleeps?"):
+        wanted = fr.rerank(tiny_reader, question, full)
+        ranked = first.compress_documents(documents, question)
+        shares = fr.attribute(tiny_reader, question, [full[i] for i in wanted.indices]).shapley
+        assert [d.metadata[ATTRIBUTION] for d in ranked] == pytest.approx(shares.tolist(), abs=1e-5)
+        scores = [
+            [d.metadata["relevance_score"] for d in ranked],
+            [node.score for node in second.postprocess_nodes(nodes, query_str=question)],
+            [d.score for d in third.run(question, own)["documents"]],
+            [result.score for result in fourth.rank(question, full).results],
+        ]
+        assert scores == [pytest.approx([result.relevance for result in wanted], abs=1e-6)] * 4
+    # By ranking for each question, and with each attribution's own header besides.
+    assert [cache.info().misses for cache in caches] == [caches[0].info().misses] * 4
+    assert all(cache.info().hits >= len(full) and cache.info().misses < 3 * len(full) for cache in caches)
+    assert "cache" not in {*first.model_dump(), *second.to_dict(), *third.to_dict()["init_parameters"]}
+
+
 def test_an_empty_answer_is_noted_instead_of_attributed(tiny_reader, monkeypatch):
     from fastreader.integrations import common
 

@@ -53,6 +53,13 @@ def test_an_instruction(tiny_reader):
         assert found[found.qid == qid].score.tolist() == pytest.approx([r.relevance for r in wanted], abs=1e-6)
 
 
+def test_a_cache(tiny_reader):
+    cache = fr.PassageCache()
+    found, again = (FastreaderRerank(reader=tiny_reader, cache=cache)(frame()) for _ in range(2))
+    assert found.score.tolist() == pytest.approx(FastreaderRerank(reader=tiny_reader)(frame()).score.tolist(), abs=1e-6)
+    assert again.docno.tolist() == found.docno.tolist() and (cache.info().misses, cache.info().hits) == (4, 4)
+
+
 def test_in_pipelines(tiny_reader):
     own = FastreaderRerank(reader=tiny_reader)
     cut = pt.Transformer.from_df(frame()) >> own % 2

@@ -28,6 +28,7 @@ class RankerFields(BaseModel):
     Attributes:
         model, device, dtype, precision: arguments of `Reader.load`, which runs at the first call.
         reader: a reader to use instead; it is not serialised.
+        cache: a `PassageCache`, so that documents are read once; it is not serialised, and None reads all.
         top_n: at most this many documents are returned; None returns all.
         method: a method of `fastreader.rerank`; None takes a relevance model's own, else query likelihood.
         instruction: what makes a document relevant, for the methods that take one.
@@ -42,6 +43,7 @@ class RankerFields(BaseModel):
     dtype: str = "auto"
     precision: str = "fast"
     reader: Any = Field(default=None, exclude=True, repr=False)
+    cache: Any = Field(default=None, exclude=True, repr=False)
     top_n: int | None = Field(default=3, description="Number of documents returned.")
     method: str | None = None
     instruction: str | None = None
@@ -75,7 +77,7 @@ def reader_of(ranker: Any) -> Any:
 
 
 def ranking(ranker: Any, query: Any, passages: Any, top_n: int | None, **options: Any) -> Any:
-    """Return `fastreader.rerank` of passages with a ranker's reader, method and options.
+    """Return `fastreader.rerank` of passages with a ranker's reader, cache, method and options.
 
     Args:
         ranker: an object with the attributes of `RankerFields`.
@@ -83,7 +85,7 @@ def ranking(ranker: Any, query: Any, passages: Any, top_n: int | None, **options
         **options: further ones, besides the ranker's own.
     """
     instruction = getattr(ranker, "instruction", None)
-    how: dict[str, Any] = {"method": ranker.method, "top_n": top_n, **options, **ranker.options}
+    how: dict[str, Any] = {"method": ranker.method, "top_n": top_n, "cache": ranker.cache, **options, **ranker.options}
     return rerank(reader_of(ranker), query, passages, **({"instruction": instruction} if instruction else {}), **how)
 
 
@@ -123,7 +125,7 @@ def _shares(ranker: Any, query: str, passages: Sequence[Passage]) -> list[tuple[
     answer = read(reader, example, candidates=[], on_overflow="truncate").text
     if not answer:
         return [({}, NO_ANSWER) if i in full else one for i, one in enumerate(found)]
-    shared = attribute(reader, example, answer=answer, on_overflow="truncate")
+    shared = attribute(reader, example, answer=answer, on_overflow="truncate", cache=ranker.cache)
     for i, share in zip(full, shared.shapley.tolist(), strict=True):
         found[i] = {ANSWER: answer, ATTRIBUTION: share}, shared.note
     return found

@@ -26,6 +26,7 @@ class FastreaderCrossEncoder:
         prompts: instructions by name, besides the model's.
         default_prompt_name: of the instruction that is taken without `prompt` and `prompt_name`.
         max_batch_tokens: at most this many tokens are computed in one pass.
+        cache: a `PassageCache`, so that documents are read once for "query_likelihood"; None reads all.
     """
 
     def __init__(
@@ -40,12 +41,14 @@ class FastreaderCrossEncoder:
         prompts: dict[str, str] | None = None,
         default_prompt_name: str | None = None,
         max_batch_tokens: int | None = None,
+        cache: Any = None,
     ) -> None:
         self.prompts, self.method, self.max_batch_tokens = dict(prompts or {}), method, max_batch_tokens
         known = default_prompt_name is None or default_prompt_name in self.prompts
         expect(known, "default_prompt_name", f"one of {sorted(self.prompts)} or None", default_prompt_name)
         self.default_prompt_name = default_prompt_name
         self.reader = reader or named_reader(model_name_or_path, device or "auto", dtype or "auto", precision)
+        self.cache = cache
         self.num_labels = 1
 
     def predict(
@@ -139,6 +142,7 @@ class FastreaderCrossEncoder:
             places.setdefault(query, []).append(i)
         lists = [[pairs[i][1] for i in members] for members in places.values()]
         options: Any = {"method": self.method, "instruction": instruction, "max_batch_tokens": self.max_batch_tokens}
+        options["cache"] = self.cache
         values, scores = np.zeros(len(pairs)), np.zeros(len(pairs))
         rankings = rerank(self.reader, list(places), lists, progress=False, **options) if places else []
         for ranked, members in zip(rankings, places.values(), strict=True):

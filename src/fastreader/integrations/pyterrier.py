@@ -30,6 +30,7 @@ class FastreaderRerank(pyterrier.Transformer):
         instruction: what makes a document relevant, for the methods that take one.
         options: further arguments of `fastreader.rerank`.
         reader: a reader to use instead of `model`.
+        cache: a `PassageCache`, so that the documents of later queries are read once; None reads all.
 
     Raises:
         InputError: if `text_field` is empty; in `transform`, if a query has several texts, or a text is missing.
@@ -48,11 +49,13 @@ class FastreaderRerank(pyterrier.Transformer):
         dtype: str = "auto",
         precision: str = "fast",
         reader: Any = None,
+        cache: Any = None,
     ) -> None:
         check_text("text_field", text_field)
         self.model, self.text_field, self.top_n, self.method = model, text_field, top_n, method
         self.instruction, self.options = instruction, dict(options or {})
-        self.device, self.dtype, self.precision, self.reader = device, dtype, precision, reader
+        self.device, self.dtype, self.precision = device, dtype, precision
+        self.reader, self.cache = reader, cache
 
     def transform(self, inp: Any) -> Any:
         """Return a copy of a frame of documents with their scores and ranks.

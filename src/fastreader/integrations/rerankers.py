@@ -28,6 +28,7 @@ class FastreaderRanker(BaseRanker):
         device, dtype, precision: arguments of `Reader.load`.
         attribute: the reader also answers from all documents; their metadata gains the answer and each document's
             share of it, the Shapley value in nats of `fastreader.attribute`.
+        cache: a `PassageCache`, so that documents are read once; None reads all.
         options: further arguments of `fastreader.rerank`.
     """
 
@@ -42,10 +43,11 @@ class FastreaderRanker(BaseRanker):
         dtype: str | None = None,
         precision: str = "fast",
         attribute: bool = False,
+        cache: Any = None,
         **options: Any,
     ) -> None:
         self.model_name_or_path, self.verbose, self.method, self.options = model_name_or_path, verbose, method, options
-        self.attribute = attribute
+        self.attribute, self.cache = attribute, cache
         self.reader = reader or named_reader(model_name_or_path, device or "auto", dtype or "auto", precision)
 
     def score(self, query: str, doc: str) -> float:

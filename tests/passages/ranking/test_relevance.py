@@ -384,6 +384,14 @@ def test_the_face_of_a_cross_encoder(tmp_path, tiny_reader):
     assert len(ours.predict([])) == 0
     plain = FastreaderCrossEncoder(reader=tiny_reader, method="yes_no").rank("Which?", ["a", "b"])
     assert [row["corpus_id"] for row in plain] == fr.rerank(tiny_reader, "Which?", ["a", "b"], method="yes_no").indices
+    cache = fr.PassageCache()
+    cached = FastreaderCrossEncoder(reader=tiny_reader, cache=cache)
+    for question, hits in (("Which?", 0), ("Who?", 2)):
+        mine, other = (
+            one.predict([(question, text) for text in ("ab", "cd")])
+            for one in (cached, FastreaderCrossEncoder(reader=tiny_reader))
+        )
+        assert mine == pytest.approx(other, abs=1e-6) and cache.info().hits == hits
     with pytest.raises(InputError, match=r"inputs\[0\]: expected two texts"):
         ours.predict([("a",)])
 

@@ -64,6 +64,7 @@ class FastreaderRanker:
         attribute: the reader also answers from the documents that are kept; their `meta` gains the answer and each
             document's share of it, the Shapley value in nats of `fastreader.attribute`.
         reader: a reader to use instead of `model`; it is not serialised.
+        cache: a `PassageCache`, so that documents are read once; it is not serialised, and None reads all.
 
     Raises:
         InputError: if `top_k` is not an integer of at least 1, or `device` names several devices.
@@ -85,6 +86,7 @@ class FastreaderRanker:
         embedding_separator: str = "\n",
         attribute: bool = False,
         reader: Any = None,
+        cache: Any = None,
     ) -> None:
         check_int("top_k", top_k, optional=True)
         check_number("score_threshold", score_threshold, optional=True)
@@ -96,7 +98,7 @@ class FastreaderRanker:
         self.score_threshold, self.embedding_separator = score_threshold, embedding_separator
         self.meta_fields_to_embed = list(meta_fields_to_embed or [])
         self.options, self.attribute = dict(options or {}), attribute
-        self.reader = reader
+        self.reader, self.cache = reader, cache
 
     def warm_up(self) -> None:
         """Load the reader, once."""
