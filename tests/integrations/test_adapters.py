@@ -400,7 +400,7 @@ def test_attribution_is_in_the_metadata_of_every_library(tiny_reader):
 
 
 def test_a_cache_reads_documents_once_in_every_library(tiny_reader):
-    """With the scores of rankers without, also for attribution; settings that are saved lack it like the reader."""
+    """Scores and contributions are the uncached ones, and saved settings lack the cache as they lack the reader."""
     import haystack
     import langchain_core.documents
     from llama_index.core.schema import NodeWithScore, TextNode

@@ -56,7 +56,7 @@ def numbers(answer):
 
 @pytest.mark.parametrize("path", REQUESTS)
 def test_answers_are_those_of_a_server_without(tiny_reader, path):
-    """In the first request, which reads, and in those of other questions, which do not."""
+    """In the first request, which reads, and in requests with other questions, which do not."""
     computed = []
     with serving(tiny_reader, pool=False) as kept, serving(tiny_reader, pool=False, passage_cache_bytes=0) as plain:
         for question in QUESTIONS:
@@ -71,7 +71,7 @@ def test_answers_are_those_of_a_server_without(tiny_reader, path):
             li for li in plain.get("/metrics").text.splitlines() if li.startswith("fastreader_computed_tokens")
         )
         assert float(line.split()[1]) < 0.8 * float(other.split()[1])
-    # Each passage is read once, whatever is asked about it.
+    # Each passage is read once, whatever the question.
     assert [misses for _, misses in computed] == [len(PASSAGES)] * 3
     assert computed[0][0] + len(PASSAGES) <= computed[1][0] <= computed[2][0] - len(PASSAGES)
 
