@@ -53,6 +53,7 @@ def main() -> None:
     parser.add_argument(
         "--attention", type=int, default=0, help="number of questions whose answers' attention is recorded"
     )
+    parser.add_argument("--measures", nargs="*", default=[], help="measures of a study, such as distraction:READER")
     parser.add_argument("--max-batch-tokens", type=int, help="at most this number of tokens in one pass")
     parser.add_argument("--report", action="store_true", help="only write the report of the existing rows")
     arguments = parser.parse_args()
@@ -84,6 +85,7 @@ def study_of(arguments: argparse.Namespace) -> Study:
             "methods": [f"noise:{layout}" for layout in layouts],
             "baseline": "noise:gold" if "gold" in layouts else None,
             "primary": f"noise:{arguments.primary}",
+            "measures": arguments.measures,
             "noise": {
                 "random": random,
                 "max_new_tokens": noise.MAX_NEW_TOKENS,
@@ -119,7 +121,7 @@ def report(run: RunFolder) -> None:
     """Write the paper's tables for a run, with agreements and disagreements."""
     started = time.perf_counter()
     study, examples, rows = run.study(), run.questions(), run.rows()
-    results = noise_answers(study, examples, rows, study.readers[0], study.seeds[0])
+    results = noise_answers(study, examples, rows, study.readers[0], study.seeds[0], run.measures())
     if not any(result.answers for result in results):
         raise InputError(f"{run.path}: no question answered yet")
     summary = noise.summarise(results, primary=(study.primary or "").removeprefix("noise:") or None)

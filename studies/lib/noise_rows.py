@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from fastreader.data import Example
@@ -13,12 +14,17 @@ from fastreader.study.config import Study
 
 
 def noise_answers(
-    study: Study, examples: Sequence[Example], rows: Iterable[Mapping[str, Any]], reader: str, seed: int
+    study: Study,
+    examples: Sequence[Example],
+    rows: Iterable[Mapping[str, Any]],
+    reader: str,
+    seed: int,
+    measures: Mapping[str, Mapping[str, float | None]] = MappingProxyType({}),
 ) -> list[NoiseAnswers]:
     """Return the answers of one reader under one seed to the study's noise layouts.
 
     Layouts that draw nothing have rows under the study's first seed only. If two methods have the same layout, the
-    first counts. Rows with an error are left out.
+    first counts. Rows with an error are left out. `measures` are `RunFolder.measures`.
     """
     layouts: dict[str, str] = {}  # by method
     for method in study.methods:
@@ -47,6 +53,7 @@ def noise_answers(
                 kinds=tuple(entry["kind"] for entry in trace["order"]),
                 prompt_tokens=trace["prompt_tokens"],
                 finish_reason=trace["finish_reason"],
+                measures={key: value for key, value in measures.get(row["id"], {}).items() if value is not None},
             )
     return list(found.values())
 

@@ -12,7 +12,7 @@ import pytest
 from lib.noise_rows import noise_answers
 from noise_cases import pool
 
-from fastreader import Example, Passage, Reader, save_examples
+from fastreader import Example, Passage, Reader, noise, save_examples, sensitivity
 from fastreader.errors import InputError
 from fastreader.report import Report
 from fastreader.statistics import Interval, compare
@@ -94,6 +94,24 @@ def test_a_study_stops_resumes_and_reports(run):
     run("--report", data=False)
     assert (folder / "paper" / "report.md").read_text() == text and (folder / "results.jsonl").read_bytes() == before
     assert "noise:<wbr>random" in Report.of(folder).html()
+
+
+def test_the_measures_of_each_layout_are_in_its_table(run, tiny_reader):
+    """Two letters and the prize are read in one layout, the prize alone in the other."""
+    measures = ["order_range:x", "distraction:x"]
+    names = ["gold", "distracting:2:near"]
+    folder = run("--questions", 1, "--layouts", *names, "--primary", names[1], "--measures", *measures)
+    (example,) = RunFolder(folder).questions()
+    letters, gold = example.passages[:2], example.passages[2]
+    answer = next(row["answer"] for row in RunFolder(folder).rows() if row["method"] == f"noise:{names[1]}")
+    order = sensitivity(tiny_reader, example.question, [*letters, gold], [answer]).ranges[0]
+    effect = noise.distracting_effects(tiny_reader, example.question, letters).max()
+    counts = json.loads((folder / "paper" / "report.json").read_text())["counts"]
+    found = {name: {key: one["mean"]["estimate"] for key, one in counts[name]["measures"].items()} for name in names}
+    assert found["gold"] == {"order_range:x": 0.0}
+    assert found[names[1]] == {"order_range:x": pytest.approx(order), "distraction:x": pytest.approx(effect)}
+    assert order > 0
+    assert "| order_range:x | distraction:x |" in (folder / "paper" / "report.md").read_text()
 
 
 def test_another_study_is_rejected(run):

@@ -10,7 +10,7 @@ import pytest
 from fastreader import noise
 from fastreader.errors import InputError, MissingExtraError
 from fastreader.noise import NoiseAnswer, NoiseAnswers
-from fastreader.statistics import mcnemar, paired_bootstrap, wilson
+from fastreader.statistics import bootstrap, mcnemar, paired_bootstrap, wilson
 
 SHARES = {
     "closed_book": 0.1,
@@ -95,6 +95,25 @@ def test_the_tables_hold_the_numbers(rows):
     assert "Primary contrast, stated beforehand: random:2:near minus gold" in text
     tables = [line.count("|") for line in text.splitlines() if line.startswith("|")]
     assert len(set(tables)) == 4  # every row of a table is as wide as its header
+
+
+def test_measures_are_columns_of_the_layouts_that_have_them(rows):
+    values = {f"q{i}": 0.1 * i for i in range(5, 25)}
+    for row in rows:
+        if row.id in values:
+            row.answers["gold"].measures["distraction:x"] = values[row.id]
+        row.answers["random:2:mid"].measures["order_range:x"] = 2.5
+    summary = noise.summarise(rows, seed=3)
+    gold, mid = (summary.counts[name].measures for name in ("gold", "random:2:mid"))
+    expected = bootstrap(list(values.values()), clusters=[i // 2 for i in range(5, 25)], seed=3)
+    assert gold == {"distraction:x": noise.MeasureMean(20, expected)}
+    assert mid["order_range:x"].n == 80 and summary.counts["retrieved:4"].measures == {}
+    text = noise.markdown(summary).partition("Conditions")[2].partition("Contrasts")[0]
+    assert "| accuracy, over-long wrong | distraction:x | order_range:x |" in text
+    found = {line.split(" | ")[0]: line.split(" | ")[-2:] for line in text.splitlines() if line.startswith("| ")}
+    assert found["| gold"] == [f"{expected} (20)", " |"] and found["| closed_book"] == ["", " |"]
+    assert found["| random:2:mid"] == ["", "2.500 [2.500, 2.500] |"]
+    assert summary.to_dict()["counts"]["gold"]["measures"]["distraction:x"]["mean"]["estimate"] == expected.estimate
 
 
 def test_the_figure(rows, tmp_path):

@@ -14,7 +14,7 @@ from fastreader.noise.materials import Materials, by_title, gather
 from fastreader.noise.plots import plot_accuracy, plot_entropy, plot_heat_map
 from fastreader.noise.prompt import NoiseTemplate
 from fastreader.noise.sources import DistractorPool, RandomSource, RandomWords
-from fastreader.noise.summary import PRIMARY, LayoutCounts, NoiseSummary, baseline_of, summarise
+from fastreader.noise.summary import PRIMARY, LayoutCounts, MeasureMean, NoiseSummary, baseline_of, summarise
 from fastreader.noise.tables import markdown
 
 __all__ = [
@@ -27,6 +27,7 @@ __all__ = [
     "LayoutCounts",
     "LayoutSpec",
     "Materials",
+    "MeasureMean",
     "MissingPassages",
     "NoiseAnswer",
     "NoiseAnswers",

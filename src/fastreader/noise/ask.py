@@ -31,6 +31,7 @@ class NoiseAnswer:
         kinds: kinds of the passages, in reading order.
         prompt_tokens: number of tokens of the prompt.
         finish_reason: see `Generation`.
+        measures: further measures of the reply by name, such as a study's `order_range:READER`; `ask` adds none.
     """
 
     text: str
@@ -39,6 +40,7 @@ class NoiseAnswer:
     kinds: tuple[str, ...]
     prompt_tokens: int
     finish_reason: str
+    measures: dict[str, float] = field(default_factory=dict)
 
 
 @checked_methods

@@ -9,9 +9,10 @@ from typing import Any
 
 from fastreader.core.checked import checked, checked_methods
 from fastreader.core.checks import expect
+from fastreader.data.record import Record
 from fastreader.noise.ask import NoiseAnswers
 from fastreader.noise.layouts import LayoutSpec
-from fastreader.statistics import Comparison, compare
+from fastreader.statistics import Comparison, Interval, bootstrap, compare
 
 # Random passages before the gold one, at our largest number. In the paper 12 to 16 of them improve accuracy, and 8 do
 # not differ significantly from only the gold passage (.5609 against .5642).
@@ -20,8 +21,22 @@ PRIMARY = "random:8:near"
 
 @checked_methods
 @dataclass(frozen=True)
-class LayoutCounts:
-    """Counts of one layout, besides right and wrong answers.
+class MeasureMean(Record):
+    """Mean of a measure over the answers of one layout.
+
+    Attributes:
+        n: number of answers that have the measure.
+        mean: with its bootstrap interval, clustered by gold passage, in the unit of the measure.
+    """
+
+    n: int
+    mean: Interval
+
+
+@checked_methods
+@dataclass(frozen=True)
+class LayoutCounts(Record):
+    """Counts and measures of one layout, besides right and wrong answers.
 
     Attributes:
         asked: number of questions that were run.
@@ -30,6 +45,7 @@ class LayoutCounts:
         no_answer: share of replies that no document holds the answer; None if no question was run.
         prompt_tokens: mean number of tokens of the prompts; None if no question was run.
         accuracy_over_long_wrong: accuracy with over-long prompts counted as wrong answers; None without such prompts.
+        measures: mean of each measure of `NoiseAnswer.measures`, over the answers that have it.
     """
 
     asked: int
@@ -38,6 +54,7 @@ class LayoutCounts:
     no_answer: float | None
     prompt_tokens: float | None
     accuracy_over_long_wrong: float | None
+    measures: dict[str, MeasureMean]
 
 
 @checked_methods
@@ -63,7 +80,7 @@ class NoiseSummary:
             "questions": self.questions,
             "clusters": self.clusters,
             **self.comparison.to_dict(),
-            "counts": {name: vars(counts) for name, counts in self.counts.items()},
+            "counts": {name: counts.to_dict() for name, counts in self.counts.items()},
         }
 
 
@@ -112,24 +129,23 @@ def summarise(
     expect(bool(asked), "summarise: results", "at least one answer", [row.id for row in rows])
     baselines = {name: base for name in asked if (base := baseline_of(name)) in asked and base is not None}
     clusters = {row.id: row.cluster for row in rows if row.cluster is not None}
+    options: dict[str, Any] = {"confidence_level": confidence_level, "resamples": resamples, "seed": seed}
     comparison = compare(
         asked,
         baselines,
         clusters=clusters,
         primary=primary,
-        confidence_level=confidence_level,
-        resamples=resamples,
-        seed=seed,
+        **options,
     )
-    return NoiseSummary(
-        len(rows), len(set(clusters.values())), comparison, {name: _counts(rows, name) for name in outcomes}
-    )
+    counts = {name: _counts(rows, name, options) for name in outcomes}
+    return NoiseSummary(len(rows), len(set(clusters.values())), comparison, counts)
 
 
-def _counts(rows: list[NoiseAnswers], name: str) -> LayoutCounts:
+def _counts(rows: list[NoiseAnswers], name: str, options: dict[str, Any]) -> LayoutCounts:
     answers = [row.answers[name] for row in rows if name in row.answers]
     over_long = sum(name in row.over_long for row in rows)
     right = sum(answer.right for answer in answers)
+    measures = dict.fromkeys(measure for answer in answers for measure in answer.measures)
     return LayoutCounts(
         asked=len(answers),
         over_long=over_long,
@@ -137,7 +153,18 @@ def _counts(rows: list[NoiseAnswers], name: str) -> LayoutCounts:
         no_answer=sum(a.no_answer for a in answers) / len(answers) if answers else None,
         prompt_tokens=sum(a.prompt_tokens for a in answers) / len(answers) if answers else None,
         accuracy_over_long_wrong=right / (len(answers) + over_long) if over_long else None,
+        measures={measure: _mean(rows, name, measure, options) for measure in measures},
     )
+
+
+def _mean(rows: list[NoiseAnswers], name: str, measure: str, options: dict[str, Any]) -> MeasureMean:
+    values = {
+        row.id: (value, row.cluster if row.cluster is not None else row.id)
+        for row in rows
+        if name in row.answers and (value := row.answers[name].measures.get(measure)) is not None
+    }
+    numbers, clusters = zip(*values.values(), strict=True)
+    return MeasureMean(len(numbers), bootstrap(numbers, clusters=clusters, **options))
 
 
 def _in_order(names: list[str]) -> list[str]:

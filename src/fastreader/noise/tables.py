@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from fastreader.core.checked import checked
 from fastreader.noise.layouts import FILL, POSITIONS, LayoutSpec
-from fastreader.noise.summary import NoiseSummary
+from fastreader.noise.summary import LayoutCounts, NoiseSummary
 from fastreader.statistics import Contrast, Interval
 
 SIGNIFICANT = 0.01  # the paper's
@@ -83,6 +83,7 @@ def _realistic(summary: NoiseSummary) -> str:
 def _conditions(summary: NoiseSummary) -> str:
     rows = []
     by_name = {c.name: c for c in summary.comparison.conditions}
+    measures = list(dict.fromkeys(name for counts in summary.counts.values() for name in counts.measures))
     for name, counts in summary.counts.items():
         c = by_name.get(name)
         rows.append(
@@ -96,10 +97,23 @@ def _conditions(summary: NoiseSummary) -> str:
                 str(counts.missing),
                 str(counts.over_long),
                 _number(counts.accuracy_over_long_wrong),
+                *[_mean(counts, measure) for measure in measures],
             ]
         )
     header = ["layout", "asked", "accuracy, clustered bootstrap", "Wilson", "NO-RES", "prompt tokens", "missing"]
-    return "Conditions.\n\n" + _table([*header, "over-long", "accuracy, over-long wrong"], rows)
+    head = (
+        "Conditions; (n) is the number of answers that have a measure, if others lack it."
+        if measures
+        else "Conditions."
+    )
+    return f"{head}\n\n" + _table([*header, "over-long", "accuracy, over-long wrong", *measures], rows)
+
+
+def _mean(counts: LayoutCounts, measure: str) -> str:
+    """Return the mean of a measure under one layout with its interval, empty if no answer has it."""
+    if (found := counts.measures.get(measure)) is None:
+        return ""
+    return f"{found.mean}" if found.n == counts.asked else f"{found.mean} ({found.n})"
 
 
 def _contrasts(summary: NoiseSummary) -> str:

@@ -1,4 +1,7 @@
-"""Measures of what a reader's passages do: the order alone, and passages that distract."""
+"""Measures of what a reader's passages do: the order alone, and passages that distract.
+
+A noise layout's passages are read in the layout's order, and any other method's are all passages of the question.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,13 @@ from collections.abc import Callable, Sequence
 
 from fastreader.core.checks import expect
 from fastreader.core.protocol import ScoringReader
+from fastreader.data import Passage
 from fastreader.errors import ContextOverflowError
 from fastreader.noise.distraction import distracting_effects
+from fastreader.noise.labels import Kind
 from fastreader.scoring.sensitivity import sensitivity
 from fastreader.study.measures.case import Case, Load, Measure
+from fastreader.study.methods.noise import layout_of
 
 Of = Callable[[ScoringReader, Case], float | None]
 
@@ -25,20 +31,21 @@ def order_range(model: str, load: Load) -> Measure:
     def of(reader: ScoringReader, case: Case) -> float | None:
         if not case.answer.strip():
             return None
-        return float(sensitivity(reader, case.example.question, case.example.passages, [case.answer]).ranges[0])
+        return float(sensitivity(reader, case.example.question, passages_of(case), [case.answer]).ranges[0])
 
     return _with_passages("order_range", model, load, of)
 
 
 def order_changed(model: str, load: Load) -> Measure:
-    """Return in which share of the other cyclic orders a reader writes another answer than in the retriever's order."""
-    known: dict[str | None, float] = {}  # it is the same for all methods of a question
+    """Return in which share of the other cyclic orders a reader writes another answer than in the first order."""
+    known: dict[tuple[str | None, tuple[tuple[str, str], ...]], float] = {}  # the same for all methods but layouts
 
     def of(reader: ScoringReader, case: Case) -> float:
-        example = case.example
-        if example.id not in known:
-            known[example.id] = sensitivity(reader, example.question, example.passages).changed
-        return known[example.id]
+        passages = passages_of(case)
+        key = case.example.id, tuple((passage.title, passage.text) for passage in passages)
+        if key not in known:
+            known[key] = sensitivity(reader, case.example.question, passages).changed
+        return known[key]
 
     return _with_passages("order_changed", model, load, of)
 
@@ -47,11 +54,25 @@ def distraction(model: str, load: Load) -> Measure:
     """Return the largest distracting effect of a passage that was read and holds no right answer, None without one."""
 
     def of(reader: ScoringReader, case: Case) -> float | None:
-        read = range(len(case.example.passages)) if case.read is None else case.read
-        others = [p for i in read if not ((p := case.example.passages[i]).is_gold or p.has_answer)]
+        others = _without_answer(case)
         return float(distracting_effects(reader, case.example.question, others).max()) if others else None
 
     return _with_passages("distraction", model, load, of)
+
+
+def passages_of(case: Case) -> Sequence[Passage]:
+    """Return the passages of the noise layout that was read, or all of the question."""
+    return layout_of(case.trace, case.example).passages if "layout" in case.trace else case.example.passages
+
+
+def _without_answer(case: Case) -> list[Passage]:
+    """Return the passages read that hold no right answer, as far as is known."""
+    if "layout" in case.trace:
+        layout = layout_of(case.trace, case.example)
+        right = (Kind.GOLD, Kind.RELEVANT)
+        return [p for p, kind in zip(layout.passages, layout.kinds, strict=True) if kind not in right]
+    read = range(len(case.example.passages)) if case.read is None else case.read
+    return [p for i in read if not ((p := case.example.passages[i]).is_gold or p.has_answer)]
 
 
 def _unless_over_long(of: Of, reader: ScoringReader, case: Case) -> float | None:
@@ -67,6 +88,6 @@ def _with_passages(name: str, model: str, load: Load, of: Of) -> Measure:
         reader = load(model)
         expect(isinstance(reader, ScoringReader), f"measure {name!r}", "a reader that scores token ids", model)
         assert isinstance(reader, ScoringReader)
-        return [_unless_over_long(of, reader, case) if case.example.passages else None for case in cases]
+        return [_unless_over_long(of, reader, case) if passages_of(case) else None for case in cases]
 
     return measure
