@@ -74,12 +74,15 @@ def convert(
       fastreader convert hotpot_dev_distractor_v1.json hotpot.jsonl
 
       fastreader convert popQA.tsv popqa.jsonl.gz --limit 500
+
+      fastreader convert datasets:OWNER/NAME/CONFIG:validation questions.jsonl
     """
     from fastreader.data import save_examples
+    from fastreader.data.named import is_named
     from fastreader.data.read import iter_named
 
     source = options.standard_input(file)
-    require(source.exists(), f"{source}: no such file")
+    require(is_named(source) or source.exists(), f"{source}: no such file")
     require(force or not output.exists(), f"{output}: exists; --force replaces it")
     check_writable("OUT", output)
     skipped, counts = Skipped(skip_errors), _Converted()

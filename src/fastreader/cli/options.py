@@ -20,6 +20,7 @@ from fastreader.core.checks import check_text, require
 from fastreader.core.progress import busy
 from fastreader.data import Example, Passage
 from fastreader.data.fingerprints import model_digest
+from fastreader.data.named import is_named
 from fastreader.data.read import NamedExample, iter_named
 from fastreader.data.types import PlacedExample
 
@@ -190,7 +191,7 @@ class QuestionArguments:
     file: Annotated[
         Path | None,
         typer.Argument(
-            help="Questions with passages: .json or .jsonl, also gzipped; - for standard input.",
+            help="Questions with passages: .json or .jsonl, also gzipped; datasets:NAME; - for standard input.",
             show_default=False,
             rich_help_panel="Arguments",
         ),
@@ -223,7 +224,7 @@ class QuestionArguments:
             return iter([Example(self.question, [Passage(p) for p in passages], candidates=candidates or [])])
         file = standard_input(self.file)
         require(not self.passage, "--passage: goes with --question; a file brings its own passages")
-        require(file.exists(), f"{file}: no such file")
+        require(is_named(file) or file.exists(), f"{file}: no such file")
         examples = _placed(iter_named(file, self.limit, on_error))
         return chain(list(islice(examples, 1)), examples)
 

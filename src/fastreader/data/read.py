@@ -19,6 +19,7 @@ from fastreader.data.answers import AnsweredRow, Question, reject_lost_answers
 from fastreader.data.containers import PathLike, file_rows, is_tsv, lines, nested_rows, parse_json
 from fastreader.data.formats import PLAIN, find_format, parse_named, parse_row
 from fastreader.data.formats.columns import as_objects
+from fastreader.data.named import is_named, named_rows
 from fastreader.data.rows import RowType, check
 from fastreader.data.types import Example
 from fastreader.errors import InputError
@@ -47,7 +48,7 @@ def load_examples(
     """Read all examples of a file or a table, with the formats and errors of `iter_examples`.
 
     Args:
-        path: the file; or its rows, such as a list of dictionaries or a `datasets.Dataset`.
+        path: the file or the name of a data set; or its rows, such as a list of dictionaries or a `datasets.Dataset`.
         limit: read at most N examples; None reads all.
         skip_errors: skip rows that cannot be read, and warn once with their number (`SkippedRows`).
 
@@ -97,8 +98,12 @@ def iter_examples(
     A table yields rows with these keys: a list of dictionaries, a `datasets.Dataset` (streamed or not), or any other
     iterable of mappings or Examples. In a table None, NaN and pandas' NA are missing values.
 
+    ``datasets:NAME``, with ``/CONFIG`` and ``:SPLIT`` if need be, and ``ir_datasets:NAME`` are loaded with these
+    libraries, if no path has this name; docs/data-sets.md says what they give. `ir_datasets` keeps all its scored
+    documents' ids in memory.
+
     Args:
-        path: the file, or the table.
+        path: the file, the name of a data set, or the table.
         limit: read at most N examples; None reads all.
         on_error: called with the InputError of each row that cannot be read, which is then skipped. None raises the
             error.
@@ -109,7 +114,9 @@ def iter_examples(
     Raises:
         InputError: if a row is not JSON, has no known format, lacks a key, or holds a wrong or empty value; the message
             names the file and the line or item, counted from 1, or the index in a table. Also if the file cannot be
-            opened, there are no rows, or gzip data is truncated, even with `on_error`.
+            opened, there are no rows, gzip data is truncated, or a library cannot load a data set, even with
+            `on_error`.
+        MissingExtraError: if the library of a data set's name is not installed.
     """
     yield from (row.example for row in iter_named(path, limit, on_error))
 
@@ -130,9 +137,15 @@ def iter_named(
     if limit == 0:
         return
     if isinstance(path, (str, os.PathLike)):
-        yield from _named(file_rows(Path(path)), limit, on_error, f"{path}", "an empty file")
+        nothing = "no row" if is_named(path) else "an empty file"
+        yield from _named(_rows(path), limit, on_error, f"{path}", nothing)
     else:
         yield from _named(rows_of(TABLE, path), limit, on_error, TABLE, "no row")
+
+
+def _rows(path: PathLike) -> Iterator[tuple[str, object]]:
+    """Yield the rows of a file or a named data set with their places."""
+    return rows_of(f"{path}", named_rows(f"{path}")) if is_named(path) else file_rows(Path(path))
 
 
 def holds_examples(path: PathLike) -> bool:
@@ -202,7 +215,7 @@ def load_questions(path: PathLike, *, limit: int | None = None) -> list[Example]
     """Read questions without the passages that they may hold.
 
     Args:
-        path: a file of any format that `iter_examples` reads, or rows ``{question | query, answers, id}``, whose right
+        path: a file or data set that `iter_examples` reads, or rows ``{question | query, answers, id}``, whose right
             answers may be under the keys that it reads.
         limit: read at most N questions; None reads all.
 
@@ -219,7 +232,7 @@ def load_questions(path: PathLike, *, limit: int | None = None) -> list[Example]
 
 
 def _questions(path: PathLike) -> Iterator[Example]:
-    for place, row in _separate(file_rows(Path(path))):
+    for place, row in _separate(_rows(path)):
         if isinstance(row, InputError):
             raise row
         with located(place):

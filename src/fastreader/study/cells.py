@@ -12,6 +12,7 @@ from typing import Any
 from fastreader.core.checks import require
 from fastreader.data import Example, load_examples
 from fastreader.data.arguments import keyed
+from fastreader.data.named import is_named
 from fastreader.data.read import table_examples
 from fastreader.errors import FastreaderError
 from fastreader.reader.programs.readers import Readers
@@ -80,7 +81,7 @@ def questions_of(study: Study, rows: Iterable[Any] | None = None) -> list[Exampl
         InputError: if there is no such file, or there are no questions.
     """
     if rows is None:
-        require(Path(study.data).is_file(), f"study: data: {study.data}: no such file")
+        require(is_named(study.data) or Path(study.data).is_file(), f"study: data: {study.data}: no such file")
         found = load_examples(study.data, limit=study.limit)
     else:
         found = table_examples("questions", rows, limit=study.limit)

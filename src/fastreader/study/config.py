@@ -12,6 +12,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, NonNegativeI
 from fastreader.core.checked import checked
 from fastreader.core.checks import located, rejecting, require
 from fastreader.data.fingerprints import digest
+from fastreader.data.named import is_named
 from fastreader.errors import InputError
 from fastreader.study.files import absolute, read_study
 from fastreader.study.published import Published
@@ -166,7 +167,7 @@ class Study(_Table):
     """A study.
 
     Attributes:
-        data: questions with passages, in any format that `load_examples` reads.
+        data: questions with passages, in any format that `load_examples` reads, or the name of a data set.
         methods: the methods to compare, at least one, each under its own name.
         name: of the study.
         readers: what `Reader.load` loads, "server:URL" for a reader of an engine, or names in `models`; "reader" is a
@@ -319,7 +320,7 @@ class Study(_Table):
             table = isinstance(value, dict) and isinstance(values.get(key), dict)
             values = {**values, key: {**values[key], **value} if table else value}
         study = cls.of(values, str(file), file.parent)
-        require(Path(study.data).is_file(), f"{file}: data: {study.data}: no such file")
+        require(is_named(study.data) or Path(study.data).is_file(), f"{file}: data: {study.data}: no such file")
         return study
 
     @classmethod

@@ -9,6 +9,7 @@ from typing import Any
 
 from fastreader.core.checks import expect, rejecting, require, shown
 from fastreader.data.files import read_object
+from fastreader.data.named import is_named
 from fastreader.errors import InputError
 
 FORMATS = (".toml", ".yaml", ".yml", ".json")
@@ -42,6 +43,8 @@ def absolute(values: Mapping[str, Any], folder: Path) -> dict[str, Any]:
             return value
         # Python raises these for a path that is too long or has a character that no path may have.
         with rejecting(f"{name}: expected a path, got {shown(value)}", OSError, ValueError):
+            if name == "data" and is_named(value, folder):
+                return value
             path = (folder / value).resolve()
             there = exists(path)
         require(name == "data" or there, f"{name}: {path}: no such file")
