@@ -112,7 +112,7 @@ def test_rows_that_do_not_fit(tiny_reader):
 
 def test_by_name(model):
     own = FastreaderRerank(str(model), precision="exact", device="cpu")
-    assert len(own(frame())) == 10 and repr(own) == f"FastreaderRerank({model!r}, method='query_likelihood')"
+    assert len(own(frame())) == 10 and repr(own) == f"FastreaderRerank({model!r}, method=None)"
 
 
 def test_java_is_not_needed():
