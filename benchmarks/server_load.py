@@ -69,7 +69,8 @@ def main() -> None:
 @contextmanager
 def serving(reader: fr.Reader, pack: bool):
     """Run the server in a thread. Yield its address."""
-    app = create_app(reader, ServerSettings(pack=pack, timeout=300, max_requests=256))
+    # Without a cache, which would save tokens in both cases: the comparison is about shared passes.
+    app = create_app(reader, ServerSettings(pack=pack, timeout=300, max_requests=256, passage_cache_bytes=0))
     server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=0, log_level="error"))
     thread = threading.Thread(target=server.run)
     thread.start()

@@ -109,6 +109,31 @@ def test_memory_stays_below_the_limit(tiny_reader):
     assert evictions > 20 and 0 < held <= most
 
 
+def test_clients_at_the_same_time_with_room_for_few_passages(tiny_reader):
+    """Of two keys, over passages that are found, read and evicted: every number is the direct one."""
+    token = tiny_reader.local_model.model.key_value_bytes
+    texts = [f"Passage {i} is about {word}s." for i, word in enumerate(("river", "cat", "loaf", "road") * 3)]
+    direct = {
+        question: {r.passage.text: r.relevance for r in fr.rerank(tiny_reader, question, texts)}
+        for question in QUESTIONS
+    }
+
+    def use(number):
+        draw, headers = np.random.default_rng(number), {"Authorization": f"Bearer {'ab'[number % 2]}"}
+        for _ in range(6):
+            question = QUESTIONS[draw.integers(3)]
+            chosen = [texts[i] for i in draw.permutation(len(texts))[: draw.integers(1, 6)]]
+            body = {"text_1": question, "text_2": chosen}
+            data = client.post("/score", json=body, headers=headers).json()["data"]
+            assert [row["score"] for row in data] == pytest.approx([direct[question][t] for t in chosen], abs=1e-5)
+
+    with serving(tiny_reader, keys=("a", "b"), passage_cache_bytes=700 * token) as client:
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(use, range(8)))
+        hits, misses, evictions, held, most = counts(client, Authorization="Bearer a")
+    assert min(hits, misses, evictions) > 0 and held <= most
+
+
 @pytest.fixture
 def held(tiny_reader, monkeypatch):
     """Wait in the first pass for `go`, and list the readers of all passes, with the number of their sequences."""
