@@ -40,6 +40,37 @@ class BrowserArguments:
     ] = None
 
 
+@dataclass(frozen=True)
+class PassageArguments:
+    """Say how much is kept of the passages that are read."""
+
+    panel: ClassVar[str] = "Passages that come back"
+    passage_cache: Annotated[
+        bool,
+        typer.Option(
+            "--passage-cache/--no-passage-cache", help="Keep keys and values of passages, apart for each API key."
+        ),
+    ] = True
+    passage_cache_mb: Annotated[
+        float | None,
+        typer.Option(
+            help="Memory for them, in MB, of all keys together.", min=0.001, show_default="a tenth of what is free"
+        ),
+    ] = None
+
+    def limit(self) -> int | None:
+        """Return the memory in bytes, 0 to keep nothing, or None for the default.
+
+        Raises:
+            InputError: if there is a limit, and nothing is kept.
+        """
+        most = self.passage_cache_mb
+        expect(self.passage_cache or most is None, "--passage-cache-mb", "no limit with --no-passage-cache", most)
+        if not self.passage_cache:
+            return 0
+        return None if most is None else int(most * 1e6)
+
+
 @options.spread
 def serve(
     *,
@@ -76,18 +107,7 @@ def serve(
     pool_file: Annotated[
         Path | None, typer.Option(help="Keep the pool in this JSON file, numbers only.", show_default=False)
     ] = None,
-    passage_cache: Annotated[
-        bool,
-        typer.Option(
-            "--passage-cache/--no-passage-cache", help="Keep keys and values of passages, apart for each API key."
-        ),
-    ] = True,
-    passage_cache_mb: Annotated[
-        float | None,
-        typer.Option(
-            help="Memory for them, in MB, of all keys together.", min=0.001, show_default="a tenth of what is free"
-        ),
-    ] = None,
+    passages: PassageArguments,
     browsers: BrowserArguments,
     reader: options.ReaderArguments,
 ) -> None:
@@ -115,12 +135,6 @@ def serve(
     expect(
         bool(keys) or open or _is_local(host), "--host", "this machine, unless there is an --api-key or --open", host
     )
-    expect(
-        passage_cache or passage_cache_mb is None,
-        "--passage-cache-mb",
-        "no limit with --no-passage-cache",
-        passage_cache_mb,
-    )
     settings = ServerSettings(
         keys=keys,
         names=tuple(served_model_name or ()),
@@ -134,7 +148,7 @@ def serve(
         max_batch_tokens=max_batch_tokens,
         pool=pool,
         pool_file=None if pool_file is None else str(pool_file),
-        passage_cache_bytes=_bytes(passage_cache_mb) if passage_cache else 0,
+        passage_cache_bytes=passages.limit(),
     )
     loaded = reader.load()
     log.info("%r", loaded)
@@ -142,10 +156,6 @@ def serve(
         uvicorn.run(create_app(loaded, settings), host=host, port=port, log_level="info", **listening(settings))
     except Stopped:  # uvicorn raises the signal again once every request is answered
         log.info("every request is answered; the server has stopped")
-
-
-def _bytes(megabytes: float | None) -> int | None:
-    return None if megabytes is None else int(megabytes * 1e6)
 
 
 def _is_local(host: str) -> bool:
