@@ -9,16 +9,15 @@ likelihood, which does not know the answer. A stopped run resumes with the same 
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from lib.shared import fingerprint, make_parser, rows_of
+from lib.resuming import Job, append_missing, best_passages, settings_of
+from lib.shared import make_parser, rows_of
 
 import fastreader as fr
-from fastreader.core.progress import track
-from fastreader.data.fingerprints import reader_identity
-from fastreader.data.result_log import ResultLog
 from fastreader.statistics import bootstrap, wilson
 
 MEASURES = ("shapley", "alone", "left_out", "surrogate")
@@ -34,19 +33,9 @@ def main() -> None:
     arguments = parser.parse_args()
     examples = chosen(arguments.data, arguments.passages, arguments.questions)
     reader = fr.Reader.load(arguments.model)
-    settings = {
-        "reader": reader_identity(reader.describe()),
-        "data": fingerprint(arguments.data),
-        "passages": arguments.passages,
-    }
-    with (
-        ResultLog(arguments.output, settings=settings, resume=True) as log,
-        track("questions", len(examples), "questions", None) as advance,
-    ):
-        for name, example in examples.items():
-            if name not in log.done:
-                log.append(name, measured(reader, example))
-            advance(1)
+    settings = settings_of(reader, arguments.data, arguments.passages)
+    jobs = [Job(name, partial(measured, reader, example)) for name, example in examples.items()]
+    append_missing(arguments.output, settings, jobs, label="questions")
     print("\n".join(table([row for row in rows_of(arguments.output) if row["id"] in examples])))
 
 
@@ -54,7 +43,7 @@ def chosen(data: Path, passages: int, questions: int) -> dict[str, fr.Example]:
     """Return the first questions of which exactly one of the best passages is gold."""
     found: dict[str, fr.Example] = {}
     for number, example in enumerate(fr.load_examples(data)):
-        best = sorted(example.passages, key=lambda passage: -(passage.score or 0.0))[:passages]
+        best = best_passages(example)[:passages]
         if sum(bool(passage.is_gold) for passage in best) == 1 and example.answers:
             name = example.id or str(number)
             found[name] = fr.Example(example.question, best, example.answers, id=name)

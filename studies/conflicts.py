@@ -24,27 +24,26 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from lib.counterfactuals import KINDS, Made, made_of, states, swapped
 from lib.moi_rows import rounded
-from lib.shared import fingerprint, make_parser, rows_of, table, unpack, write_both
+from lib.resuming import Job, Row, append_missing, log_of
+from lib.shared import fingerprint, make_parser, rows_of, table, write_both
 from scipy.optimize import minimize
 
 import fastreader as fr
 from fastreader import Passage, Reader, load_examples
-from fastreader.core.progress import track
 from fastreader.data.files import read_object, write_json
-from fastreader.data.result_log import ResultLog
 from fastreader.passages.conflicts.evidence import undecided
 from fastreader.passages.conflicts.judge import Evidence, Weights, posterior, potentials
 from fastreader.passages.conflicts.results import FLAG
 from fastreader.passages.conflicts.statements import statements
 from fastreader.statistics import auroc, expected_calibration_error, wilson
 
-Row = dict[str, Any]
 READERS = ("smollm2-135m", "gemma-3-270m")
 STATEMENTS = "statements"  # no reader: the readings are 0, and no text is scored
 PARTS = (*READERS, STATEMENTS)
@@ -92,33 +91,25 @@ def main() -> None:
     report(arguments.output, rows, read_object(arguments.output / "weights.json"))
 
 
-def log_of(folder: Path, name: str) -> Path:
-    return folder / f"{name}.jsonl"
-
-
 def study(arguments: argparse.Namespace) -> None:
     """Run the questions that have no row yet."""
     made = made_of(load_examples(arguments.data))[: arguments.questions]
     settings = {"data": fingerprint(arguments.data), "model": arguments.model}
-    log = unpack(log_of(arguments.output, arguments.model))
-    with ResultLog(log, settings=settings, resume=True) as rows:
-        todo = [item for item in made if item.kind in arguments.kinds and item.id not in rows]
-        if not todo:
-            return
-        if arguments.model == STATEMENTS:
-            for item in todo:
-                if item.kind != "rewrite":
-                    rows.append(item.id, row_of(None, item))
-            return
-        reader = Reader.load(arguments.model)
-        writer = reader if arguments.model == WRITER else Reader.load(WRITER)
-        with track(arguments.model, len(todo), "questions", None) as advance:
-            for start in range(0, len(todo), 20):
-                batch = todo[start : start + 20]
-                write(writer, [item for item in batch if item.kind == "rewrite"])
-                for item in batch:
-                    rows.append(item.id, row_of(reader, item))
-                    advance(1)
+    kinds = [kind for kind in arguments.kinds if (arguments.model, kind) != (STATEMENTS, "rewrite")]
+    items = {item.id: item for item in made if item.kind in kinds}
+    load = cache(Reader.load)
+
+    def row(item: Made) -> Row:
+        return row_of(None if arguments.model == STATEMENTS else load(arguments.model), item)
+
+    def prepare(jobs: Sequence[Job]) -> None:
+        rewritten = [items[job.key] for job in jobs if items[job.key].kind == "rewrite"]
+        if rewritten:
+            write(load(WRITER), rewritten)
+
+    jobs = [Job(key, partial(row, item)) for key, item in items.items()]
+    log = log_of(arguments.output, arguments.model)
+    append_missing(log, settings, jobs, label=arguments.model, prepare=prepare, batch=20)
 
 
 def write(writer: Reader, items: Sequence[Made]) -> None:

@@ -13,16 +13,16 @@ from __future__ import annotations
 import itertools
 from argparse import Namespace
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from lib.shared import fingerprint, make_parser, rows_of, unpack
+from lib.resuming import Job, Row, append_missing, best_passages, settings_of
+from lib.shared import make_parser, rows_of
 
 import fastreader as fr
-from fastreader.core.progress import track
-from fastreader.data.fingerprints import digest, reader_identity
-from fastreader.data.result_log import ResultLog
+from fastreader.data.fingerprints import digest
 from fastreader.statistics import bootstrap
 
 SINGLE: dict[str, dict[str, Any] | None] = {
@@ -45,8 +45,7 @@ def main() -> None:
     arguments = parser.parse_args()
     examples = []
     for number, example in enumerate(fr.load_examples(arguments.data)):
-        scored = sorted(example.passages, key=lambda passage: -(passage.score or 0.0))
-        passages = scored[: arguments.passages]
+        passages = best_passages(example)[: arguments.passages]
         if any(passage.is_gold for passage in passages):
             examples.append((example.id or str(number), example.question, passages))
         if len(examples) == arguments.questions:
@@ -59,22 +58,13 @@ def main() -> None:
 def run(arguments: Namespace, examples: Sequence[tuple[str, str, list[fr.Passage]]]) -> None:
     """Rank the passages of each question by each way, and append the ranks of its gold passages."""
     reader = fr.Reader.load(arguments.model)
-    settings = {
-        "reader": reader_identity(reader.describe()),
-        "data": fingerprint(arguments.data),
-        "passages": arguments.passages,
-    }
-    total = len(examples) * (len(SINGLE) + len(REPEATED))
-    with (
-        ResultLog(unpack(arguments.output), settings=settings, resume=True) as log,
-        track("rankings", total, "rankings", None) as advance,
-    ):
-        for ways in (SINGLE, REPEATED):
-            for (name, question, passages), (way, options) in itertools.product(examples, ways.items()):
-                if not log.holds(key := f"{name} {way}", digest(options)):
-                    found = places(reader, question, passages, options)
-                    log.append(key, {"places": found}, example=digest(options))
-                advance(1)
+    jobs = [
+        Job(f"{name} {way}", partial(row_of, reader, question, passages, options), digest(options))
+        for ways in (SINGLE, REPEATED)
+        for (name, question, passages), (way, options) in itertools.product(examples, ways.items())
+    ]
+    settings = settings_of(reader, arguments.data, arguments.passages)
+    append_missing(arguments.output, settings, jobs, label="rankings", unit="rankings")
 
 
 def report(output: Path, names: list[str]) -> None:
@@ -107,10 +97,10 @@ def ideal(count: int) -> float:
     return float((1 / np.log2(np.arange(2, 2 + min(count, 10)))).sum())
 
 
-def places(reader: fr.Reader, question: str, passages: list[fr.Passage], options: dict[str, Any] | None) -> list[int]:
+def row_of(reader: fr.Reader, question: str, passages: list[fr.Passage], options: dict[str, Any] | None) -> Row:
     """Return the ranks, from 1, of the gold passages by one way."""
     order = range(len(passages)) if options is None else fr.rerank(reader, question, passages, **options).indices
-    return [rank for rank, i in enumerate(order, 1) if passages[i].is_gold]
+    return {"places": [rank for rank, i in enumerate(order, 1) if passages[i].is_gold]}
 
 
 if __name__ == "__main__":

@@ -18,25 +18,23 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from lib.moi_rows import rounded
-from lib.shared import cell, fingerprint, make_parser, rows_of, table, unpack, write_both
+from lib.resuming import Job, Row, append_missing, best_passages, log_of, settings_of
+from lib.shared import cell, make_parser, rows_of, table, write_both
 from lib.sufficiency_answers import EVIDENCE, answer_evidence
 from scipy.optimize import minimize
 
 import fastreader as fr
-from fastreader.core.progress import track
 from fastreader.data.files import read_object, write_json
-from fastreader.data.fingerprints import reader_identity
-from fastreader.data.result_log import ResultLog
 from fastreader.noise.labels import has_answer
 from fastreader.passages.sufficiency.model import SufficiencyWeights, features, probability
 from fastreader.statistics import auroc, bootstrap, expected_calibration_error, risk_coverage
 
-Row = dict[str, Any]
 READERS = ("smollm2-135m", "gemma-3-270m")
 VERSIONS = ("with", "without")
 FOLDS = 5
@@ -65,40 +63,30 @@ def main() -> None:
     report(arguments.output, rows, answers, read_object(arguments.output / "weights.json"))
 
 
-def log_of(folder: Path, name: str, part: str = "") -> Path:
-    return folder / f"{name}{part}.jsonl"
-
-
 def study(arguments: argparse.Namespace) -> None:
     """Measure the questions that have no row yet."""
     pairs = chosen(arguments.data, arguments.passages, arguments.questions)
     reader = fr.Reader.load(arguments.model)
-    settings = {
-        "reader": reader_identity(reader.describe()),
-        "data": fingerprint(arguments.data),
-        "passages": arguments.passages,
-    }
-    log = unpack(log_of(arguments.output, arguments.model, ".answers" if arguments.answers else ""))
+    log = log_of(arguments.output, arguments.model, ".answers" if arguments.answers else "")
     measured = answer_evidence if arguments.answers else evidence
-    with (
-        ResultLog(log, settings=settings, resume=True) as rows,
-        track(arguments.model, len(pairs), "questions", None) as advance,
-    ):
-        for number, versions in pairs.items():
-            if str(number) not in rows:
-                row: Row = {"question": number}
-                with reader.session(cache_scored=True) as session:
-                    for name, example in zip(VERSIONS, versions, strict=True):
-                        row[name] = {key: rounded(value) for key, value in measured(session, example).items()}
-                rows.append(str(number), row)
-            advance(1)
+
+    def row_of(number: int) -> Row:
+        row: Row = {"question": number}
+        with reader.session(cache_scored=True) as session:
+            for name, example in zip(VERSIONS, pairs[number], strict=True):
+                row[name] = {key: rounded(value) for key, value in measured(session, example).items()}
+        return row
+
+    settings = settings_of(reader, arguments.data, arguments.passages)
+    jobs = [Job(str(number), partial(row_of, number)) for number in pairs]
+    append_missing(log, settings, jobs, label=arguments.model)
 
 
 def chosen(data: Path, count: int, questions: int) -> dict[int, tuple[fr.Example, fr.Example]]:
     """Return the first questions in both versions, by their index in the data."""
     found: dict[int, tuple[fr.Example, fr.Example]] = {}
     for number, example in enumerate(fr.load_examples(data)):
-        best = sorted(example.passages, key=lambda passage: -(passage.score or 0.0))
+        best = best_passages(example)
         others = [p for p in best if not p.is_gold and not has_answer(p, example.answers)]
         if sum(bool(p.is_gold) for p in best[:count]) == 1 and example.answers and len(others) >= count:
             one, other = (fr.Example(example.question, kept[:count], example.answers) for kept in (best, others))
