@@ -157,7 +157,7 @@ def test_a_question_that_fails_is_skipped_and_named(run, questions):
     reader.write = failing
     text = run(questions, "--method", "sure:base", "-f", "json", "--skip-errors", expect=3)
     assert [row["id"] for row in json.loads(text.stdout)] == ["0", "1", "2"]
-    assert "skipped: id 3: too long" in text.stderr
+    assert "questions.jsonl, line 4: too long" in text.stderr
 
 
 def test_a_question_the_method_cannot_answer_is_skipped_and_named(run, questions):
@@ -165,7 +165,7 @@ def test_a_question_the_method_cannot_answer_is_skipped_and_named(run, questions
     questions.write_text("\n".join([rows[0], json.dumps({**json.loads(rows[1]), "answers": []}), rows[2]]) + "\n")
     text = run(questions, "--method", "sure:oracle", "-f", "json", "--skip-errors", expect=3)
     assert [row["id"] for row in json.loads(text.stdout)] == ["0", "2"]
-    assert "skipped: id 1: oracle needs answers; the question has none" in text.stderr
+    assert "questions.jsonl, line 2: oracle needs answers; the question has none" in text.stderr
 
 
 def test_answered_questions_are_shown(run, questions, tmp_path):
@@ -179,7 +179,7 @@ def test_answered_questions_are_shown(run, questions, tmp_path):
     failed = run(questions, "--method", "sure:base_few_shot", "--shots", shots, expect=2)
     assert "has no answer for the question 'Who?'" in failed.stderr
     failed = run(questions, "--method", "sure:sure_few_shot", expect=2)
-    assert "id 0: sure_few_shot needs shots; the question has none" in failed.stderr
+    assert "questions.jsonl, line 1: sure_few_shot needs shots; the question has none" in failed.stderr
 
 
 def test_how_passages_are_weighed_and_packed(run, questions, tmp_path):

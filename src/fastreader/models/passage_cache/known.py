@@ -80,7 +80,8 @@ class KnownPassages:
         """Return the cached tokens of a tree whose sequences share one regime, or None if no token is cached."""
         reuse, read, hits = self._find(tree)
         self._known.count(hits, sum(part.header is not None for part, _ in read))
-        self._missing = [(part, _path(tree, leaf, part.start, part.end)) for part, leaf in read]
+        parents = tree.parent.tolist() if read else []
+        self._missing = [(part, _path(parents, tree, leaf, part)) for part, leaf in read]
         return reuse
 
     def stats(self, tree: PrefixTree) -> TreeStats:
@@ -151,12 +152,15 @@ class KnownPassages:
             yield header
 
 
-def _path(tree: PrefixTree, leaf: int, start: int, end: int) -> IntArray:
-    """Return the packed indices of a sequence's tokens from `start` to `end`, int64 [end - start]."""
-    parent = tree.parent
-    while tree.positions[leaf] >= end:
-        leaf = int(parent[leaf])
-    indices = [leaf]
-    while len(indices) < end - start:
-        indices.append(int(parent[indices[-1]]))
+def _path(parents: list[int], tree: PrefixTree, leaf: int, part: _Part) -> IntArray:
+    """Return the packed indices of a part's tokens in the sequence that ends at a leaf, int64 [part.end - part.start].
+
+    Args:
+        parents: the tree's, as a list, since tokens are looked up one after another.
+    """
+    indices = []
+    for depth in range(int(tree.positions[leaf]), part.start - 1, -1):
+        if depth < part.end:
+            indices.append(leaf)
+        leaf = parents[leaf]
     return np.array(indices[::-1], dtype=np.int64)
