@@ -151,6 +151,7 @@ def test_the_least_recently_used_leaves_first_and_the_header_last(tiny_reader):
 
 
 def test_a_passage_larger_than_the_cache_is_not_kept(tiny_reader):
+    assert repr(fr.PassageCache(2000)) == "PassageCache(0 of 2,000 bytes)"
     cache = fr.PassageCache(max_bytes=5 * tiny_reader.local_model.model.key_value_bytes)
     for _ in range(2):
         tiny_reader.with_cache(cache).score([([5, 6, 7, *[8] * 9], [9])], ends=[(3, 12)])

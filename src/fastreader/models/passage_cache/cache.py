@@ -64,6 +64,9 @@ class PassageCache:
         """Return the number of entries in memory."""
         return len(self.entries)
 
+    def __repr__(self) -> str:
+        return f"PassageCache({self.entries.nbytes:,} of {self.max_bytes:,} bytes)"
+
     def info(self) -> CacheInfo:
         """Return what the cache holds, and the counts of look-ups so far."""
         held = self.entries
