@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from fastreader.reader.reader import Reader
     from fastreader.reader.remote.server_reader import ServerReader
     from fastreader.scoring.api import permutation_cost, score_permutations
+    from fastreader.scoring.known_passages import cache_passages
     from fastreader.scoring.labels import Classified, classify
     from fastreader.scoring.results import PermutationScores
     from fastreader.scoring.sensitivity import sensitivity
@@ -67,6 +68,7 @@ _HOME = {
     "Arranger": "passages.arrange",
     "arrange": "passages.arrange",
     "attribute": "passages.attribution.attribute",
+    "cache_passages": "scoring.known_passages",
     "classify": "scoring.labels",
     "conflicts": "passages.conflicts.find",
     "fuse": "passages.fuse",
@@ -109,6 +111,7 @@ __all__ = [
     "arerank",
     "arrange",
     "attribute",
+    "cache_passages",
     "classify",
     "conflicts",
     "eor",

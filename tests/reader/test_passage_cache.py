@@ -21,6 +21,13 @@ QUESTIONS = ["Which river is in Cairo?", "What sleeps?"]
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
 
+def exact(family):
+    """Return a reader of a tiny model. Jamba's in float32 is 1e-5 nats off float64 with and without a cache."""
+    model = tiny(family) if family in SOME else tiny_model(family, patterns(family)[0])
+    model = model.double() if family == "jamba" else model
+    return fr.Reader.load((model, byte_tokenizer()), device="cpu", precision="exact")
+
+
 class Shelf:
     """Headers and passages of random tokens, and the questions asked of them.
 
@@ -65,8 +72,7 @@ def close(got, want, limit=1e-5):
 @pytest.mark.parametrize("family", [*SOME, *HYBRIDS])
 def test_the_numbers_are_those_without_it(family):
     """In a first call, which reads, in a second one, which does not, and in one with another question."""
-    model = tiny(family) if family in SOME else tiny_model(family, patterns(family)[0])
-    reader = fr.Reader.load((model, byte_tokenizer()), device="cpu", precision="exact")
+    reader = exact(family)
     cache = fr.PassageCache()
     cached, rng = reader.with_cache(cache), np.random.default_rng(1)
     header = rng.integers(5, 261, 9).tolist()
@@ -75,7 +81,7 @@ def test_the_numbers_are_those_without_it(family):
         pairs = [(header + passage + lead, [5, 6, 7 + turn]) for passage in passages]
         ends = [(9, 9 + len(passage)) for passage in passages]
         got = cached.score(pairs, ends=ends)
-        close(got, reader.score(pairs), 1e-5 if family in SOME else 1e-4)
+        close(got, reader.score(pairs))
         # without a lead, the last token of a passage predicts the question
         assert got.stats.cached_tokens == (0, 9 + 20 + 29, 9 + 21 + 1 + 30)[turn]
     info = cache.info()
@@ -110,8 +116,7 @@ def test_many_random_mixtures(family):
 
 def mix(family, seed, calls):
     """Ask about a shelf by caches that hold one passage, a few, or all, cleared now and then."""
-    model = tiny(family) if family in SOME else tiny_model(family, patterns(family)[0])
-    reader = fr.Reader.load((model, byte_tokenizer()), device="cpu", precision="exact")
+    reader = exact(family)
     running, shelf = reader.local_model.model, Shelf(seed)
     entry = 10 * running.key_value_bytes + 2 * running.state_bytes
     caches = [fr.PassageCache(max_bytes=int(entries * entry)) for entries in (0.5, 2.5, 6, 1000)]
@@ -122,7 +127,7 @@ def mix(family, seed, calls):
             cache.clear()
         budget = None if shelf.rng.integers(2) else int(shelf.rng.integers(10, 80))
         got = reader.with_cache(cache).score(pairs, ends=ends, max_batch_tokens=budget)
-        close(got, reader.score(pairs, max_batch_tokens=budget), 1e-5 if family in SOME else 1e-4)
+        close(got, reader.score(pairs, max_batch_tokens=budget))
         for each in caches:
             assert each.info().nbytes == sum(e.total_bytes for e in each.entries._held.values()) <= each.max_bytes
     assert caches[1].info().evictions > 0
@@ -324,7 +329,7 @@ def test_bad_arguments_are_refused(tiny_reader):
         fr.rerank(session, QUESTIONS[0], TEXTS, cache=fr.PassageCache())
     with pytest.raises(InputError, match="cache: expected a PassageCache"):
         tiny_reader.with_cache({})
-    with pytest.raises(NotReloadableError, match="with_cache"):
+    with pytest.raises(NotReloadableError, match="made from a model object"):
         pickle.dumps(cached)
 
 

@@ -22,6 +22,7 @@ from fastreader.cli import (
     info,
     models,
     moi,
+    passages,
     report,
     rerank,
     score,
@@ -55,6 +56,7 @@ app.command()(report.report)
 app.command()(serve.serve)
 app.command()(info.info)
 app.add_typer(models.app, name="models")
+app.add_typer(passages.app, name="passages")
 
 
 def _version(show: bool) -> None:

@@ -58,6 +58,14 @@ class PassageArguments:
         ),
     ] = None
 
+    passage_folder: Annotated[
+        Path | None,
+        typer.Option(
+            help="Keep them as files too, for the next start and other servers of this machine.", show_default=False
+        ),
+    ] = None
+    passage_folder_gb: Annotated[float, typer.Option(help="Limit on these files, in GB.", min=0.001)] = 16.0
+
     def limit(self) -> int | None:
         """Return the memory in bytes, 0 to keep nothing, or None for the default.
 
@@ -149,6 +157,8 @@ def serve(
         pool=pool,
         pool_file=None if pool_file is None else str(pool_file),
         passage_cache_bytes=passages.limit(),
+        passage_folder=None if passages.passage_folder is None else str(passages.passage_folder),
+        passage_folder_bytes=int(passages.passage_folder_gb * 1e9),
     )
     loaded = reader.load()
     log.info("%r", loaded)

@@ -118,6 +118,11 @@ class LocalModel:
         code = [code_digest(), kernels, torch.__version__, transformers.__version__]
         return digest([self.digest, self._changed, how, model.deterministic, code], 32)
 
+    @property
+    def changed(self) -> bool:
+        """Whether somebody changed a weight since the load, as the last `fingerprint` found."""
+        return bool(self._changed)
+
     def require_language_model(self) -> None:
         """Check that the model predicts tokens.
 

@@ -252,7 +252,7 @@ class Reader(ReaderBase):
         Args:
             cache: several readers and threads may share one.
         """
-        return PassageReader(self.local_model, cache)
+        return PassageReader(self, cache)
 
     def session(
         self,

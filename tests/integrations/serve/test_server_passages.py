@@ -98,6 +98,27 @@ def test_a_key_finds_only_what_it_read_itself(tiny_reader):
         assert counts(client, **keys[0])[4] == 1_000_000
 
 
+def test_a_folder_outlives_the_server_apart_for_each_key(tiny_reader, tmp_path):
+    body = REQUESTS["/rerank"]
+    direct = {r.index: r.relevance for r in fr.rerank(tiny_reader, QUESTIONS[0], PASSAGES)}
+
+    def asked(key, keys):
+        with serving(tiny_reader, keys=keys, passage_folder=str(tmp_path / "kept")) as client:
+            headers = {"Authorization": f"Bearer {key}"} if keys else {}
+            answer = client.post("/rerank", json=body(QUESTIONS[0]), headers=headers).json()["results"]
+            assert {r["index"]: r["relevance_score"] for r in answer} == pytest.approx(direct, abs=1e-5)
+            return counts(client, **headers)[:2]
+
+    assert asked("first", ("first", "second")) == [0, 4]
+    assert asked("second", ("first", "second")) == [0, 4]
+    assert asked("first", ("third", "first")) == [4, 0]
+    assert asked("", ()) == [0, 4]
+    assert asked("", ()) == [4, 0]
+    assert not any("first" in str(path) for path in (tmp_path / "kept").rglob("*"))
+    with pytest.raises(InputError, match="passage_folder: expected None where nothing is kept, got 'kept'"):
+        PassageCaches(tiny_reader, ServerSettings(passage_cache_bytes=0, passage_folder="kept"))
+
+
 def test_memory_stays_below_the_limit(tiny_reader):
     token = tiny_reader.local_model.model.key_value_bytes
     with serving(tiny_reader, passage_cache_bytes=100 * token) as client:
@@ -204,6 +225,8 @@ def test_a_reader_that_cannot_have_a_cache_serves_as_before(tiny_reader):
             assert counts(client) == [0.0] * 5
         direct = fr.rerank(tiny_reader, QUESTIONS[0], PASSAGES)
         assert [row["relevance_score"] for row in found] == pytest.approx([r.relevance for r in direct], abs=1e-5)
+        with pytest.raises(InputError, match="passage_folder: expected None for a Session"):
+            PassageCaches(session, ServerSettings(passage_folder="kept"))
         with pytest.raises(InputError, match="passage_cache_bytes: expected None or 0 for a Session, got 5"):
             create_app(session, ServerSettings(passage_cache_bytes=5))
 

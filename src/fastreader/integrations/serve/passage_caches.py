@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 
 from fastreader.core.checks import expect
+from fastreader.data.fingerprints import digest
 from fastreader.integrations.serve.settings import ServerSettings
 from fastreader.models.machine.memory import free_bytes
 from fastreader.models.passage_cache.cache import CacheInfo, PassageCache
@@ -23,19 +25,22 @@ class PassageCaches:
 
     Args:
         reader: the server's.
-        settings: `keys` and `passage_cache_bytes` of it.
+        settings: its `keys`, `passage_cache_bytes`, `passage_folder` and `passage_folder_bytes` matter.
 
     Attributes:
         readers: the reader with each key's cache, in the order of the keys; empty without caches.
 
     Raises:
-        InputError: if `passage_cache_bytes` asks for caches that the reader cannot have.
+        InputError: if the settings ask for caches that the reader cannot have.
+        OSError: if a folder cannot be made.
     """
 
     def __init__(self, reader: ReaderBase, settings: ServerSettings) -> None:
         self.readers: list[PassageReader] = []
-        most = settings.passage_cache_bytes
+        most, folder = settings.passage_cache_bytes, settings.passage_folder
+        expect(most != 0 or folder is None, "passage_folder", "None where nothing is kept", folder)
         if not isinstance(reader, (Reader, PassageReader)):
+            expect(folder is None, "passage_folder", f"None for a {type(reader).__name__}", folder)
             expect(not most, "passage_cache_bytes", f"None or 0 for a {type(reader).__name__}", most)
             return
         if most is None:
@@ -45,7 +50,12 @@ class PassageCaches:
             return
         count = max(1, len(settings.keys))
         share = max(1, most // count)
-        self.readers = [reader.with_cache(PassageCache(share)) for _ in range(count)]
+        of_files = settings.passage_folder_bytes // count
+        # Named by a digest, since a folder's name is no place for a key.
+        folders = [None if folder is None else Path(folder) / digest(key, 32) for key in settings.keys or [""]]
+        self.readers = [reader.with_cache(PassageCache(share, each, max_folder_bytes=of_files)) for each in folders]
+        if folder is not None:
+            log.info("keeps up to %s MB of them as files in %s", f"{of_files * count / 1e6:,.0f}", folder)
         each = f", {share / 1e6:,.0f} MB for each of {count} API keys" if count > 1 else ""
         log.info("keeps up to %s MB of keys and values of passages%s", f"{most / 1e6:,.0f}", each)
 

@@ -44,6 +44,8 @@ class ServerSettings:
     pool: bool = True
     pool_file: str | None = None
     passage_cache_bytes: int | None = None
+    passage_folder: str | None = None
+    passage_folder_bytes: int = 16 << 30
 
     def __post_init__(self) -> None:
         for name in ("keys", "names", "hosts", "origins"):

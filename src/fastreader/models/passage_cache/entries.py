@@ -1,33 +1,42 @@
-"""PassageEntries: keys and values by the tokens before and under them, the least recently used leaving first."""
+"""PassageEntries: keys and values by the tokens before and under them, in memory and, if wanted, in a folder."""
 
 from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from fastreader.core.forks import repair_in_children
+from fastreader.models.passage_cache.folder import PassageFolder, PrefixKey
+from fastreader.models.passage_cache.rounded import RoundedKeyValues
 from fastreader.models.passes.key_values import KeyValues
-
-PrefixKey = tuple[str, str]
-"""Fingerprint of the model, and digest of all tokens of a prefix."""
 
 
 class PassageEntries:
     """Keys and values of headers, and of the passages after them, shared by threads.
 
+    In memory the least recently used entries leave first. An entry that is only in the folder is mapped from its file,
+    and counts as memory like others.
+
     Args:
         max_bytes: at most this much memory is taken.
+        folder: keeps all entries as files; None for none.
+        rounded: whether keys and values are kept as integers of 8 bits.
 
     Attributes:
         nbytes: memory of keys, values and states.
         hits, misses: passages that were found, and that were read.
-        evictions: entries that left for others.
+        evictions: entries that left memory for others.
+        loaded: entries that were mapped from the folder.
     """
 
-    def __init__(self, max_bytes: int) -> None:
+    def __init__(self, max_bytes: int, folder: PassageFolder | None = None, *, rounded: bool = False) -> None:
         self.max_bytes = max_bytes
-        self.nbytes = self.hits = self.misses = self.evictions = 0
+        self.folder = folder
+        self.rounded = rounded
+        self._stored = "int8" if rounded else "exact"
+        self.nbytes = self.hits = self.misses = self.evictions = self.loaded = 0
         self._held: OrderedDict[PrefixKey, KeyValues] = OrderedDict()  # least recently used first
         self._lock = threading.Lock()
         repair_in_children(self)
@@ -46,36 +55,68 @@ class PassageEntries:
         with self._lock:
             self._held, self.nbytes = OrderedDict(), 0
 
+    def holds(self, key: PrefixKey) -> bool:
+        """Return whether a prefix's last part is in memory, or has a file."""
+        return key in self._held or (self.folder is not None and self._named(key) in self.folder)
+
     def get(self, key: PrefixKey) -> KeyValues | None:
         """Return the keys and values of a prefix's last part, or None, and note its use."""
-        with self._lock:
-            found = self._held.get(key)
+        self.touch(key)
+        found = self._held.get(key)
+        if found is None and self.folder is not None:
+            found = self.folder.get(self._named(key))
             if found is not None:
-                self._held.move_to_end(key)
-            return found
+                with self._lock:
+                    self.loaded += 1
+                    self._keep(key, None, found)
+        return found
 
-    def add(self, entries: Sequence[tuple[PrefixKey, PrefixKey | None, KeyValues]]) -> None:
+    def touch(self, key: PrefixKey) -> None:
+        """Note the use of an entry in memory."""
+        with self._lock:
+            if key not in self._held:
+                return
+            self._held.move_to_end(key)
+        if self.folder is not None:
+            self.folder.touch(self._named(key))
+
+    def add(
+        self, entries: Sequence[tuple[PrefixKey, PrefixKey | None, KeyValues]], about: Mapping[str, Any] | None = None
+    ) -> None:
         """Keep new entries, of which the last counts as the most recently used.
 
-        An entry larger than `max_bytes` is not kept.
+        An entry larger than `max_bytes` is not kept in memory.
 
         Args:
             entries: key, key of the header before it if any, and what to keep, which nobody else may change.
+            about: how the reader describes itself, for the folder; None for a model that no other process can have.
         """
-        with self._lock:
-            for key, header, key_values in entries:
-                size = key_values.total_bytes
-                if key in self._held or size > self.max_bytes:
-                    continue
-                # Without its header a passage cannot be used, so the header leaves after it.
-                if header is not None and header in self._held:
-                    self._held.move_to_end(header)
-                while self.nbytes + size > self.max_bytes:
-                    _, gone = self._held.popitem(last=False)
-                    self.nbytes -= gone.total_bytes
-                    self.evictions += 1
-                self._held[key] = key_values
-                self.nbytes += size
+        for key, header, given in entries:
+            key_values = RoundedKeyValues.of(given) if self.rounded else given
+            with self._lock:
+                new = key not in self._held
+                if new:
+                    self._keep(key, header, key_values)
+            if new and self.folder is not None and about is not None:
+                self.folder.put(self._named(key), key_values, {**about, "stored": self._stored})
+
+    def _keep(self, key: PrefixKey, header: PrefixKey | None, key_values: KeyValues) -> None:
+        size = key_values.total_bytes
+        if key in self._held or size > self.max_bytes:
+            return
+        # Without its header a passage cannot be used, so the header leaves after it.
+        if header is not None and header in self._held:
+            self._held.move_to_end(header)
+        while self.nbytes + size > self.max_bytes:
+            _, gone = self._held.popitem(last=False)
+            self.nbytes -= gone.total_bytes
+            self.evictions += 1
+        self._held[key] = key_values
+        self.nbytes += size
+
+    def _named(self, key: PrefixKey) -> PrefixKey:
+        """Return the key in the folder, where rounded values are another reader's."""
+        return (f"{key[0]}-int8", key[1]) if self.rounded else key
 
     def count(self, hits: int, misses: int) -> None:
         """Add to the counts of passages that were found, and that were read."""

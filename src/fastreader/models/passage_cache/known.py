@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from fastreader.core.tree import IntArray, PrefixTree, TokenPairs, Tokens, TreeStats
 from fastreader.models.config.facts import RotaryRegimes
-from fastreader.models.passage_cache.entries import PassageEntries, PrefixKey
+from fastreader.models.passage_cache.entries import PassageEntries
+from fastreader.models.passage_cache.folder import PrefixKey
 from fastreader.models.passes.key_values import KeyValues, Reuse
 from fastreader.models.passes.prefix_cache import PrefixCache
 from fastreader.models.passes.recurrent_states import RecurrentStates
@@ -43,6 +45,7 @@ class KnownPassages:
         sequences: (context, continuation) pairs of the call.
         ends: where header and first passage end in each context.
         recurrent: whether the model has layers with states.
+        about: how the reader describes itself; None for a model that no other process can have.
     """
 
     def __init__(
@@ -54,7 +57,9 @@ class KnownPassages:
         ends: Ends,
         *,
         recurrent: bool,
+        about: Mapping[str, Any] | None,
     ) -> None:
+        self._about = about
         self._known = entries
         self._fingerprint = fingerprint
         self._regimes = regimes
@@ -74,7 +79,7 @@ class KnownPassages:
         for sequence, (context, continuation) in enumerate(self._sequences):
             regime = self._regimes.of(len(context) + max(len(continuation) - 1, 0))
             keys.update(part.key for part in self._parts(sequence, regime))
-        return any(self._known.get(key) is None for key in keys)
+        return not all(map(self._known.holds, keys))
 
     def lookup(self, tree: PrefixTree) -> Reuse | None:
         """Return the cached tokens of a tree whose sequences share one regime, or None if no token is cached."""
@@ -108,7 +113,7 @@ class KnownPassages:
                     nodes[part.key] = found.insert(regime, after, part.tokens, key_values)
                     hits += part.header is not None
         for key in reversed(nodes):  # headers after their passages, which leave first
-            self._known.get(key)
+            self._known.touch(key)
         return found.lookup(tree) if nodes else None, list(read.values()), hits
 
     def new_key_values(self, tree: PrefixTree, reuse: Reuse | None) -> KeyValues | None:
@@ -132,7 +137,7 @@ class KnownPassages:
             own = np.searchsorted(key_values.rows, indices)
             header = None if part.header is None else part.header.key
             new.append((part.key, header, key_values.part(own, indices)))
-        self._known.add(new)
+        self._known.add(new, self._about)
         self._missing = []
 
     def _parts(self, sequence: int, regime: int) -> tuple[_Part, ...]:

@@ -86,6 +86,11 @@ class KeyValues:
             found.states.tokens = having
         return found
 
+    def take(self, layer: int, rows: slice | IntArray) -> tuple[Tensor, Tensor]:
+        """Return a layer's keys and values of some tokens [R, Hk, ...], without a copy if `rows` is a slice."""
+        at = rows if isinstance(rows, slice) else torch.from_numpy(rows).to(self.keys[layer].device)
+        return self.keys[layer][at], self.values[layer][at]
+
     @property
     def nbytes(self) -> int:
         """Memory of keys and values, in bytes."""
@@ -110,11 +115,9 @@ class CachedTokens:
     rows: IntArray
     key_values: KeyValues
 
-    def take(self, tensor: Tensor, device: torch.device) -> Tensor:
-        """Return the tokens' rows of a layer's keys or values on a device, without a copy if they follow each other."""
-        return tensor[self._span if self._span is not None else torch.from_numpy(self.rows).to(tensor.device)].to(
-            device
-        )
+    def take(self, layer: int) -> tuple[Tensor, Tensor]:
+        """Return the tokens' keys and values of a layer [P, Hk, ...], without a copy if they follow each other."""
+        return self.key_values.take(layer, self.rows if self._span is None else self._span)
 
     @cached_property
     def _span(self) -> slice | None:
@@ -148,8 +151,9 @@ class Reuse:
         keys, values = (new.new_empty(total, *new.shape[1:]) for new in (key, value))
         keys[computed], values[computed] = key, value
         indices = torch.from_numpy(self._cached_indices).to(device)
-        keys[indices] = torch.cat([part.take(part.key_values.keys[layer], device) for part in self.cached])
-        values[indices] = torch.cat([part.take(part.key_values.values[layer], device) for part in self.cached])
+        cached = [part.take(layer) for part in self.cached]
+        keys[indices] = torch.cat([key.to(device) for key, _ in cached])
+        values[indices] = torch.cat([value.to(device) for _, value in cached])
         return keys, values
 
     @cached_property

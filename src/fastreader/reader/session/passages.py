@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 from fastreader.core.checked import checked
 from fastreader.core.checks import expect
 from fastreader.core.protocol import SequenceScores, TextOrTokens
 from fastreader.core.tree import PrefixTree, TokenPairs, TreeStats
-from fastreader.errors import NotReloadableError
 from fastreader.models.passage_cache.cache import PassageCache
 from fastreader.models.passage_cache.known import KnownPassages
 from fastreader.reader.base import ReaderBase
-from fastreader.reader.local_model import LocalModel
 from fastreader.reader.session.session import Session, open_session
 
 
@@ -25,20 +23,21 @@ class PassageReader(ReaderBase):
     `fr.score_permutations` read a passage that follows the prompt's header only if the cache lacks it.
 
     Args:
-        local_model: the reader's.
+        reader: the reader, a `PassageReader` or one that pickles by reference.
         cache: of passages.
 
     Attributes:
         passage_cache: the cache.
     """
 
-    def __init__(self, local_model: LocalModel, cache: PassageCache) -> None:
-        super().__init__(local_model)
+    def __init__(self, reader: ReaderBase, cache: PassageCache) -> None:
+        super().__init__(reader.local_model)
         self.passage_cache = cache
+        self._reader = reader
 
     def with_cache(self, cache: PassageCache) -> PassageReader:
         """Return the same reader with another cache."""
-        return PassageReader(self.local_model, cache)
+        return PassageReader(self._reader, cache)
 
     def session(self, *prefixes: TextOrTokens | Sequence[str], **options: Any) -> Session:
         """Open a session of the reader, which keeps its prefixes itself, as `Reader.session`."""
@@ -89,10 +88,29 @@ class PassageReader(ReaderBase):
     def _known(self, sequences: TokenPairs, ends: Sequence[Sequence[int]]) -> KnownPassages:
         model = self.local_model.model
         entries, fingerprint = self.passage_cache.entries, self.local_model.fingerprint()
-        return KnownPassages(entries, fingerprint, model.regimes, sequences, ends, recurrent=bool(model.mixers))
-
-    def __reduce__(self) -> NoReturn:
-        raise NotReloadableError(
-            f"reader: expected a Reader, which another process can load too, got one with a cache of {self.name}, "
-            "which is in this process; pickle the reader and call its with_cache there"
+        return KnownPassages(
+            entries,
+            fingerprint,
+            model.regimes,
+            sequences,
+            ends,
+            recurrent=bool(model.mixers),
+            about=None if self.local_model.changed else self._about(),
         )
+
+    def _about(self) -> dict[str, str]:
+        arithmetic = self.local_model.arithmetic
+        return {
+            "name": self.name,
+            "device": arithmetic.where,
+            "precision": arithmetic.precision,
+            "products": arithmetic.products,
+        }
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle by reference, as the reader does, with a cache that has a folder.
+
+        Raises:
+            NotReloadableError: if the reader or the cache is in this process only.
+        """
+        return PassageReader, (self._reader, self.passage_cache)

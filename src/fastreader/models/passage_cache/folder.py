@@ -1,0 +1,259 @@
+"""PassageFolder: keys and values of passages as files, which processes of one machine share."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import threading
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock
+from safetensors import SafetensorError
+
+from fastreader.core.checks import expect, require
+from fastreader.core.forks import repair_in_children
+from fastreader.data.files import is_draft, read_object, write_json
+from fastreader.models.passage_cache.stored import FORMAT, DamagedError, read_stored, write_stored
+from fastreader.models.passes.key_values import KeyValues
+
+log = logging.getLogger(__name__)
+
+PrefixKey = tuple[str, str]
+"""Fingerprint of the model, and digest of all tokens of a prefix."""
+
+MARK = "passages.json"  # of a folder that is ours, and of each reader's folder in it
+_SUFFIX = ".safetensors"
+_TOUCH_AFTER = 60.0  # seconds between two notes that a file is used
+_LOOK_AFTER = 16  # a process looks at what others wrote each time it has added this share of the limit
+_ROOM = 16  # evicting makes room for this share of the limit
+_OLD_DRAFT = 3600.0  # seconds after which a file that is not whole was left behind
+
+
+@dataclass(frozen=True)
+class StoredReader:
+    """What a folder of passages holds of one reader.
+
+    Attributes:
+        fingerprint: of its weights, precision and way of computing.
+        about: how the reader describes itself.
+        entries: number of passages and headers.
+        nbytes: size of the files, in bytes.
+        last_used: when a file was last written or read, in seconds since 1970.
+    """
+
+    fingerprint: str
+    about: dict[str, Any]
+    entries: int
+    nbytes: int
+    last_used: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as JSON values."""
+        return asdict(self)
+
+
+class PassageFolder:
+    """Files of keys and values, one for each header and each passage, by the tokens before and under them.
+
+    A file is written under another name and then renamed, so that a reader finds it whole or not at all, whoever is
+    killed; one whose checksum differs is removed. Several processes may read and write.
+
+    Args:
+        path: of the folder, which is made. It holds what passages say, so nobody else may read a new one.
+        max_bytes: the least recently used files leave when more is held. With several writers at once it may be
+            exceeded by a sixteenth for each.
+
+    Attributes:
+        written, damaged: files that this object wrote, and that it found damaged and removed.
+
+    Raises:
+        InputError: if there is something else at `path`.
+        OSError: if it cannot be made.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], max_bytes: int) -> None:
+        self.path = Path(path)
+        self.max_bytes = max_bytes
+        self.written = self.damaged = 0
+        self._size: int | None = None  # of all files, when last looked, with what was written since
+        self._since = 0  # bytes written since
+        self._touched: dict[PrefixKey, float] = {}
+        self._introduced: set[str] = set()
+        self._unwritable = False
+        self._lock = threading.Lock()
+        repair_in_children(self)
+        require(not self.path.exists() or self.path.is_dir(), f"folder: expected a folder, {self.path} is a file")
+        if not self.path.exists():
+            self.path.mkdir(parents=True, mode=0o700)
+        mark = self.path / MARK
+        if not mark.exists():
+            others = [file.name for file in self.path.iterdir() if not is_draft(file)]
+            if others and not mark.exists():  # another process may have made it meanwhile
+                expect(False, "folder", f"an empty folder, or one with {MARK}", f"{self.path} with {others[0]}")
+            write_json(mark, {"format": FORMAT})
+        held = read_object(mark).get("format")
+        expect(held == FORMAT, "folder", f"{self.path} with format {FORMAT}", held)
+
+    def after_fork(self) -> None:
+        """Replace the lock in a forked child."""
+        self._lock = threading.Lock()
+
+    def __contains__(self, key: PrefixKey) -> bool:
+        return self._file(key).exists()
+
+    def get(self, key: PrefixKey) -> KeyValues | None:
+        """Return the keys and values of a prefix's last part, mapped from its file, or None."""
+        file = self._file(key)
+        try:
+            found = read_stored(file, _identity(key))
+        except FileNotFoundError:
+            return None
+        except DamagedError as error:
+            log.warning("%s; the file is removed", error)
+            self.damaged += 1
+            with suppress(OSError):  # of a folder that may only be read; it is not used in any case
+                file.unlink()
+            return None
+        self.touch(key)
+        return found
+
+    def put(self, key: PrefixKey, key_values: KeyValues, about: Mapping[str, Any]) -> None:
+        """Write a file, and remove the least recently used ones beyond the limit. One larger than it is not written.
+
+        A folder that cannot be written any more, as on a full disk, is left as it is, and logged once.
+
+        Args:
+            key: of the prefix.
+            key_values: of its last part.
+            about: how the reader describes itself.
+        """
+        file, size = self._file(key), key_values.total_bytes
+        if self._unwritable or size > self.max_bytes or file.exists():
+            return
+        draft = file.with_name(f".{file.name}.{uuid.uuid4().hex}.tmp")
+        try:
+            self._make_room(size)
+            if key[0] not in self._introduced:
+                file.parent.mkdir(exist_ok=True)
+                if not (file.parent / MARK).exists():
+                    write_json(file.parent / MARK, dict(about))
+                self._introduced.add(key[0])
+            write_stored(draft, key_values, _identity(key))
+            draft.replace(file)
+        except (OSError, SafetensorError) as error:
+            draft.unlink(missing_ok=True)
+            if not file.parent.exists():  # a reader's folder was pruned meanwhile
+                self._introduced.discard(key[0])
+                return
+            self._unwritable = True
+            log.warning("%s: cannot be written (%s); passages that are read from now on are not kept there",
+                        self.path, error)  # fmt: skip
+            return
+        with self._lock:
+            self.written += 1
+            self._size = (self._size or 0) + size
+            self._since += size
+
+    def touch(self, key: PrefixKey) -> None:
+        """Note that an entry is used, also one that is in memory, so that its file stays."""
+        now = time.monotonic()
+        if now - self._touched.get(key, -_TOUCH_AFTER) >= _TOUCH_AFTER:
+            self._touched[key] = now
+            try:
+                os.utime(self._file(key))
+            except OSError:  # pruned, or a folder that may only be read
+                self._touched.pop(key)
+
+    def readers(self) -> list[StoredReader]:
+        """Return what is held of each reader, the most recently used first."""
+        found = []
+        for folder in self._folders():
+            files = list(_files(folder))
+            about = read_object(folder / MARK)
+            used = max((when for when, _, _ in files), default=folder.stat().st_mtime)
+            found.append(StoredReader(folder.name, about, len(files), sum(size for _, size, _ in files), used))
+        return sorted(found, key=lambda each: -each.last_used)
+
+    def prune(self, *, max_bytes: int | None = None, unused_for: float | None = None, keep: str | None = None) -> int:
+        """Remove files, and return their number.
+
+        Args:
+            max_bytes: the least recently used ones leave until no more than this is held; None takes the limit.
+            unused_for: those leave that were not used for so many seconds.
+            keep: all leave that belong to another reader than the one of this name.
+        """
+        removed = 0
+        with FileLock(self.path / ".lock"):
+            for folder in self._folders():
+                others = keep is not None and read_object(folder / MARK).get("name") != keep
+                before = float("inf") if others else -1.0 if unused_for is None else time.time() - unused_for
+                removed += sum(_remove(file) for when, _, file in _files(folder) if when < before)
+            removed += self._shrink(self.max_bytes if max_bytes is None else max_bytes)
+            for folder in self._folders():
+                if not any(_files(folder)):
+                    shutil.rmtree(folder, ignore_errors=True)
+                    self._introduced.discard(folder.name)
+        return removed
+
+    def _make_room(self, size: int) -> None:
+        with self._lock:
+            known = self._size is not None and self._since < self.max_bytes // _LOOK_AFTER
+            if known and (self._size or 0) + size <= self.max_bytes:
+                return
+            with FileLock(self.path / ".lock"):
+                held = sum(each for folder in self._folders() for _, each, _ in _files(folder))
+                if held + size > self.max_bytes:
+                    self._shrink(max(0, min(self.max_bytes - size, self.max_bytes - self.max_bytes // _ROOM)))
+                    held = sum(each for folder in self._folders() for _, each, _ in _files(folder))
+                self._size, self._since = held, 0
+
+    def _shrink(self, most: int) -> int:
+        """Remove the least recently used files until at most this many bytes are held, and return their number."""
+        files = sorted(item for folder in self._folders() for item in _files(folder))
+        held, removed = sum(size for _, size, _ in files), 0
+        for _, size, file in files:
+            if held <= most:
+                break
+            held -= size
+            removed += _remove(file)
+        return removed
+
+    def _folders(self) -> Iterator[Path]:
+        return (mark.parent for mark in sorted(self.path.glob(f"*/{MARK}")))
+
+    def _file(self, key: PrefixKey) -> Path:
+        return self.path / key[0] / f"{key[1]}{_SUFFIX}"
+
+
+def _identity(key: PrefixKey) -> dict[str, str]:
+    return dict(zip(("fingerprint", "prefix"), key, strict=True))
+
+
+def _files(folder: Path) -> Iterator[tuple[float, int, Path]]:
+    """Yield when each file of a reader was last used, its size and its path; and remove drafts left behind."""
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            path = Path(entry.path)
+            try:
+                status = entry.stat()
+            except FileNotFoundError:  # renamed or removed meanwhile
+                continue
+            if path.suffix == _SUFFIX:
+                yield status.st_mtime, status.st_size, path
+            elif is_draft(path) and status.st_mtime < time.time() - _OLD_DRAFT:
+                path.unlink(missing_ok=True)
+
+
+def _remove(file: Path) -> bool:
+    try:
+        file.unlink()
+    except FileNotFoundError:  # by another process
+        return False
+    return True

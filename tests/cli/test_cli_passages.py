@@ -1,0 +1,63 @@
+"""fastreader passages: build, info, prune; and what later calls find of them."""
+
+import json
+
+import pytest
+from helpers.commands import run
+
+import fastreader as fr
+
+TEXTS = ["The Nile is in Cairo.", "The Seine is in Paris.", "Cats sleep a lot."]
+
+
+@pytest.fixture(scope="module")
+def built(model, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("passages")
+    corpus = folder / "corpus.jsonl"
+    corpus.write_text("".join(json.dumps({"id": str(i), "text": text}) + "\n" for i, text in enumerate(TEXTS)))
+    said = run("passages", "build", corpus, "--store", folder / "kept", "-m", model, "--limit", 2).stderr
+    assert "read 2 passages, 0 were there" in said
+    said = run("passages", "build", corpus, "--store", folder / "kept", "-m", model).stderr
+    assert "read 1 passages, 2 were there" in said
+    return folder
+
+
+def test_what_was_built_is_known(built, model):
+    reader = fr.Reader.load(model)
+    cache = fr.PassageCache(folder=built / "kept")
+    ranked = fr.rerank(reader, "Which river is in Cairo?", TEXTS, cache=cache)
+    assert (cache.info().hits, cache.info().misses) == (3, 0)
+    want = fr.rerank(reader, "Which river is in Cairo?", TEXTS)
+    assert [r.value for r in ranked] == pytest.approx([r.value for r in want], abs=1e-5)
+
+
+def test_info(built, model):
+    rows = json.loads(run("passages", "info", built / "kept", "--format", "json").stdout)
+    assert [(row["about"]["name"], row["entries"]) for row in rows] == [(model, 4)]
+    assert run("passages", "info", built / "kept", "--format", "jsonl").stdout == json.dumps(rows[0]) + "\n"
+    table = run("passages", "info", built / "kept", COLUMNS="200").stdout
+    assert "last used" in table and str(rows[0]["entries"]) in table
+
+
+def test_bad_arguments(built, model, tmp_path):
+    for arguments, said in (
+        (["info", tmp_path], "expected a folder of passages, with passages.json"),
+        (["prune", built / "kept"], "expected --max-gb, --unused-days or --keep"),
+        (["prune", built / "kept", "--keep", "other"], f"--keep: expected one of {model}, got 'other'"),
+        (["build", tmp_path / "none", "--store", tmp_path / "new"], "none: no such file"),
+        (["build", built / "corpus.jsonl", "--store", tmp_path / "new", "--max-gb", "0"], "'--max-gb'"),
+        (
+            ["build", built / "corpus.jsonl", "--store", tmp_path / "new", "--stored", "int4"],
+            "--stored: expected one of",
+        ),
+    ):
+        assert said in run("passages", *arguments, expect=2).stderr
+    assert not (tmp_path / "new").exists()
+
+
+def test_prune(built, model, tmp_path):
+    store = tmp_path / "kept"
+    run("passages", "build", built / "corpus.jsonl", "--store", store, "-m", model, "--stored", "int8")
+    assert "removed 0 files" in run("passages", "prune", store, "--unused-days", "1", "--keep", model).stderr
+    assert "removed 4 files" in run("passages", "prune", store, "--max-gb", "0").stderr
+    assert json.loads(run("passages", "info", store, "--format", "json").stdout) == []
