@@ -60,6 +60,7 @@ class ServerSettings:
         check_number("pack_seconds", self.pack_seconds, minimum=0)
         check_int("max_batch_tokens", self.max_batch_tokens, optional=True)
         check_int("passage_cache_bytes", self.passage_cache_bytes, 0, optional=True)
+        check_int("passage_folder_bytes", self.passage_folder_bytes)
         if self.pool_file is not None:
             expect(self.pool, "pool_file", "None without a pool", self.pool_file)
             check_output("pool_file", self.pool_file)

@@ -55,7 +55,7 @@ def write_stored(path: Path, key_values: KeyValues, about: Mapping[str, str]) ->
         "after": None if states is None else states.tokens.tolist(),
         **about,
     })  # fmt: skip
-    save_file(content, path, metadata={"header": header, "sum": str(_checksum(header, content))})
+    save_file(content, path, metadata={"header": header, "sum": str(_sum_of(header, content))})
 
 
 def read_stored(path: Path, about: Mapping[str, str]) -> KeyValues:
@@ -73,7 +73,7 @@ def read_stored(path: Path, about: Mapping[str, str]) -> KeyValues:
         with safe_open(path, "pt") as file:
             metadata = file.metadata()
             content = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        whole = metadata["sum"] == str(_checksum(metadata["header"], content))
+        whole = metadata["sum"] == str(_sum_of(metadata["header"], content))
     except (SafetensorError, KeyError, TypeError, ValueError) as error:  # ValueError: a name that is no number
         raise DamagedError(f"{path}: {error}") from error
     if not whole:
@@ -112,7 +112,7 @@ def _lists(key_values: KeyValues) -> list[tuple[str, list[Tensor]]]:
     return lists
 
 
-def _checksum(header: str, content: Mapping[str, Tensor]) -> int:
+def _sum_of(header: str, content: Mapping[str, Tensor]) -> int:
     total = zlib.crc32(header.encode())
     for name in sorted(content, key=int):
         total = zlib.crc32(content[name].view(-1).view(torch.uint8).numpy().data, total)
