@@ -48,7 +48,7 @@ def test_bad_arguments(built, model, tmp_path):
         (["build", built / "corpus.jsonl", "--store", tmp_path / "new", "--max-gb", "0"], "'--max-gb'"),
         (
             ["build", built / "corpus.jsonl", "--store", tmp_path / "new", "--stored", "int4"],
-            "--stored: expected one of",
+            "'--stored'",
         ),
     ):
         assert said in run("passages", *arguments, expect=2).stderr

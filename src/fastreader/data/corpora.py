@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 import math
+import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TypeVar
@@ -64,9 +65,9 @@ def sample_passages(path: PathLike, count: int, *, seed: int = 0) -> list[Passag
         The passages in their order in the file; all of them if there are at most `count`.
 
     Raises:
-        InputError: as `iter_passages`, for rows that are drawn; or if `count` < 1.
+        InputError: as `iter_passages`, for rows that are drawn; or if `count` is below 1, or beyond what a list can hold.
     """
-    check_int("count", count)
+    check_int("count", count, maximum=sys.maxsize)
     drawn, total = reservoir(_rows(path), count, random_generator(seed))
     if total > count:
         logger.info("%s: drew %s of %s passages (seed %s)", path, f"{count:,}", f"{total:,}", seed)
