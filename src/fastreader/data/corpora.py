@@ -65,7 +65,7 @@ def sample_passages(path: PathLike, count: int, *, seed: int = 0) -> list[Passag
         The passages in their order in the file; all of them if there are at most `count`.
 
     Raises:
-        InputError: as `iter_passages`, for rows that are drawn; or if `count` is below 1, or beyond what a list can hold.
+        InputError: as `iter_passages`, for rows that are drawn; or if `count` is below 1, or no list is that long.
     """
     check_int("count", count, maximum=sys.maxsize)
     drawn, total = reservoir(_rows(path), count, random_generator(seed))
