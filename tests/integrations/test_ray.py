@@ -127,6 +127,23 @@ def test_scores_equal_the_direct_call(connected, reader):
     assert fields_apart(found, direct) == {} and found.keys() == direct.keys()
 
 
+def test_actors_share_a_folder_of_passages(connected, reader, tmp_path):
+    """What one read, and the call before, the others find; a cache without a folder cannot be sent to them."""
+    direct = {ranked.id: ranked for ranked in fr.rerank(reader, examples(40))}
+    cache = fr.PassageCache(folder=tmp_path / "kept")
+    for _ in range(2):
+        for ranked in rerank(reader, examples(40), pool=POOL, cache=cache):
+            want = {r.index: r.value for r in direct[ranked.id]}
+            assert {r.index: r.value for r in ranked} == pytest.approx(want, abs=1e-5)
+        files = list((tmp_path / "kept").glob("*/*.safetensors"))
+        assert len(files) == 36  # 5 texts with 7 numbers each, and one header
+        assert all(file.stat().st_mtime > 1 for file in files)  # written, then found
+        for file in files:
+            os.utime(file, (1, 1))
+    with pytest.raises(NotReloadableError, match=r"cache: expected a PassageCache\(folder="):
+        list(rerank(reader, examples(2), pool=POOL, cache=fr.PassageCache()))
+
+
 def test_a_relevance_model_ranks_in_actors(connected, tmp_path):
     from helpers.rerankers import logit_score
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import pickle
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -46,6 +47,11 @@ class QuestionTask:
 
     operation: Operation[Any]
     options: dict[str, Any]
+
+    def __post_init__(self) -> None:
+        pickle.dumps(
+            self.options.get("cache")
+        )  # one that cannot be sent to actors raises now, not in Ray's own threads
 
     def __call__(self, reader: Any, examples: list[Example]) -> Iterator[Outcome]:
         """Yield the values of each example's result, errors last."""
