@@ -51,7 +51,7 @@ class QuestionTask:
     def __post_init__(self) -> None:
         pickle.dumps(
             self.options.get("cache")
-        )  # one that cannot be sent to actors raises now, not in Ray's own threads
+        )  # raises now what would raise in threads of Ray
 
     def __call__(self, reader: Any, examples: list[Example]) -> Iterator[Outcome]:
         """Yield the values of each example's result, errors last."""
