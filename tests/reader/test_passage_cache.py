@@ -13,6 +13,8 @@ from helpers.support import LONG_FORMS, byte_tokenizer, tiny_llama
 
 import fastreader as fr
 from fastreader.errors import FastreaderError, InputError, NotReloadableError
+from fastreader.ops.linear.blocks import BlockWeight
+from fastreader.reader import local_model
 
 SOME = ["Llama", "Gemma2, window, caps", "Phi3, window", "GPT2", "Mixtral", "OPT"]
 HYBRIDS = ["qwen3_next", "kimi_linear", "mamba2", "jamba", "recurrent_gemma", "lfm2", "falcon_h1", "minimax"]
@@ -342,3 +344,32 @@ def test_it_is_a_reader_in_all_else(tiny_reader):
     with cached.session([5, 6, 7], cache_scored=True) as session:
         assert session.score([([5, 6, 7, 8], [9])]).stats.cached_tokens == 3
     assert cached.score([([5, 6, 7], [8])]).stats.cached_tokens == 0
+
+
+def test_a_miss_is_planned_once(tiny_reader, monkeypatch):
+    """If the passes that the caller planned leave memory for what they keep, else again."""
+    shelf, partition, planned = Shelf(3), local_model.partition, []
+    monkeypatch.setattr(local_model, "partition", lambda *given: planned.append(given) or partition(*given))
+    for most, times in ((None, 1), (40, 2)):
+        cached = tiny_reader.with_cache(fr.PassageCache())
+        pairs, ends = shelf.call(few=8)
+        wanted = tiny_reader.score(pairs)
+        planned.clear()
+        trees = cached.plan(pairs, most)
+        found = cached.score(pairs, ends=ends, trees=trees, max_batch_tokens=most)
+        assert cached.passage_cache.info().misses > 0
+        assert len(planned) == times
+        close(found, wanted)
+
+
+def test_a_fingerprint_unpacks_no_quantised_matrix(packaged_reader, monkeypatch):
+    unpacked, values = [], BlockWeight.values
+
+    def counting(weight, first=0, count=None):
+        unpacked.append(count)
+        return values(weight, first, count)
+
+    monkeypatch.setattr(BlockWeight, "values", counting)
+    before = packaged_reader.local_model.fingerprint()
+    assert packaged_reader.local_model.fingerprint() == before
+    assert len(unpacked) > 0 and set(unpacked) == {1}

@@ -140,9 +140,19 @@ class LocalModel:
         return memory.pass_limits(self.model.bytes_per_token, self.model.devices, self.model.overhead)[0]
 
     def plan(
-        self, sequences: TokenPairs, max_batch_tokens: int | None = None, *, new_tokens: int = 0
+        self,
+        sequences: TokenPairs,
+        max_batch_tokens: int | None = None,
+        *,
+        new_tokens: int = 0,
+        trees: Sequence[PrefixTree] | None = None,
     ) -> list[PrefixTree]:
-        """Return the trees of a call, by rotary regime and memory, as `Reader.plan` documents."""
+        """Return the trees of a call, by rotary regime and memory, as `Reader.plan` documents.
+
+        Args:
+            sequences, max_batch_tokens, new_tokens: see `Reader.plan`.
+            trees: of these sequences, planned for fewer new tokens; they are returned if they leave room for all.
+        """
         model = self.model
         self.require_unchanged()
         check_int("max_batch_tokens", max_batch_tokens, optional=True)
@@ -167,7 +177,7 @@ class LocalModel:
                     f"{model.max_length}{model.context_note}"
                 )
             regimes.setdefault(0 if model.regimes.fixed else model.regimes.of(length), []).append(i)
-        trees = []
+        planned = []
         token_bytes, reserve, choosing = model.bytes_per_token, 0, 0
         if new_tokens:
             states = model.state_bytes if new_tokens > 1 else 0
@@ -176,6 +186,8 @@ class LocalModel:
         default, most = memory.pass_limits(token_bytes, model.devices, model.overhead)
         limit = max(1, most - choosing)
         budget = min(max_batch_tokens or max(1, default - choosing), limit)
+        if trees and all(tree.stats.computed_tokens + reserve * len(tree.leaves) <= budget for tree in trees):
+            return list(trees)
         for members in regimes.values():
             for tree in partition(map(sequences.__getitem__, members), budget, reserve):
                 size = tree.stats.computed_tokens
@@ -187,8 +199,8 @@ class LocalModel:
                     )
                 highest = int(max(tree.token_ids.max(), tree.targets.max(initial=0)))
                 expect(highest < vocabulary, "sequences", f"token ids below the vocabulary's {vocabulary}", highest)
-                trees.append(replace(tree, sequence_ids=np.asarray(members)[tree.sequence_ids]))
-        return trees
+                planned.append(replace(tree, sequence_ids=np.asarray(members)[tree.sequence_ids]))
+        return planned
 
     def close(self) -> None:
         """Release the model."""
@@ -206,6 +218,10 @@ def _state(parameter: nn.Parameter) -> tuple[Any, ...]:
     version = -1 if parameter.is_inference() else parameter._version
     if hasattr(parameter, "__tensor_flatten__"):  # a quantised kind has no memory address
         return (version,)
-    seen = parameter.device.type == "cpu" and parameter.numel() > 0
-    value = parameter.detach().reshape(-1)[parameter.numel() // 2].item() if seen else None
-    return version, parameter.data_ptr(), value
+    middle: Any = None
+    if parameter.device.type == "cpu" and parameter.numel() > 0:
+        middle = parameter.detach()
+        while middle.dim():  # row by row: another view of a quantised matrix would unpack all of it
+            middle = middle[len(middle) // 2]
+        middle = middle.item()
+    return version, parameter.data_ptr(), middle

@@ -91,7 +91,7 @@ def score(
     keeps = kept is not None and kept.keeps
     if trees is None or keeps:
         # Cached keys and values need memory besides the pass, as when tokens are generated after it.
-        trees = local_model.plan(sequences, max_batch_tokens, new_tokens=2 if keeps else 0)
+        trees = local_model.plan(sequences, max_batch_tokens, new_tokens=2 if keeps else 0, trees=trees)
     if kept is not None and keeps:
         kept.admit(trees)
     head = local_model.relevance
