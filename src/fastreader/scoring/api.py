@@ -17,8 +17,8 @@ from fastreader.models.passage_cache.cache import PassageCache
 from fastreader.permutations import Spec
 from fastreader.reader.prompts.template import Template
 from fastreader.reader.reader import Reader
-from fastreader.scoring.known_passages import with_cache
-from fastreader.scoring.passes import OnError, cost_after, score_jobs, score_many
+from fastreader.scoring.known_passages import cost_after, with_cache
+from fastreader.scoring.passes import OnError, score_jobs, score_many
 from fastreader.scoring.prepare import ScoreOptions, prepare
 from fastreader.scoring.results import PermutationScores
 
@@ -154,4 +154,5 @@ def permutation_cost(
     example = make_example(question, passages, candidates)
     checked = ScoreOptions(permutations=permutations, **options)
     opened = Reader.load(reader) if isinstance(reader, (str, os.PathLike)) else reader
-    return cost_after(opened, prepare(opened, example, checked, "the question"))
+    job = prepare(opened, example, checked, "the question")
+    return cost_after(opened, job.sequences, job.ends, job.trees)

@@ -9,7 +9,7 @@ from fastreader.core.checked import checked
 from fastreader.core.checks import expect
 from fastreader.core.progress import track
 from fastreader.core.protocol import ScoringReader, SequenceScores
-from fastreader.core.tree import TokenPairs
+from fastreader.core.tree import PrefixTree, TokenPairs, TreeStats
 from fastreader.data.documents import as_passage
 from fastreader.reader.prompts.pieces import encode
 from fastreader.reader.prompts.template import as_template
@@ -36,6 +36,22 @@ def score_after(
     if getattr(reader, "passage_cache", None) is not None:
         options["ends"] = ends
     return reader.score(sequences, **options)
+
+
+def cost_after(
+    reader: ScoringReader, sequences: TokenPairs, ends: Sequence[Sequence[int]], trees: Sequence[PrefixTree]
+) -> TreeStats:
+    """Return the token counts of passes that are not run, of which a reader's cache of passages may have a part.
+
+    Args:
+        reader, sequences, ends: see `score_after`.
+        trees: what the reader's `plan` returned for these sequences.
+    """
+    owner: Any = reader
+    cached = getattr(reader, "passage_cache", None) is not None
+    first, *others = owner.cost(sequences, ends, trees) if cached else [tree.stats for tree in trees]
+    total: TreeStats = sum(others, first)
+    return total
 
 
 def with_cache(reader: AnyReader, cache: PassageCache | None) -> AnyReader:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -128,16 +127,6 @@ def score_jobs(reader: ScoringReader, jobs: list[ScoringJob]) -> list[Permutatio
         results.append(_result(about, job, scores, start, scores.stats if alone else job.stats))
         start += len(job.sequences)
     return results
-
-
-def cost_after(reader: ScoringReader, job: ScoringJob) -> TreeStats:
-    """Return the token counts of a job's passes, of which a reader's cache of passages may have a part."""
-    if getattr(reader, "passage_cache", None) is None:
-        return job.stats
-    owner: Any = reader
-    first, *others = owner.cost(job.sequences, job.ends, job.trees)
-    total: TreeStats = sum(others, first)
-    return total
 
 
 def _result(

@@ -15,8 +15,7 @@ from fastreader.data.types import Passage
 from fastreader.errors import ContextOverflowError
 from fastreader.reader.prompts.pieces import PromptPieces, encode
 from fastreader.reader.prompts.template import Template
-from fastreader.scoring.known_passages import score_after
-from fastreader.scoring.labels import tokens_of
+from fastreader.scoring.known_passages import cost_after, score_after
 
 FloatArray = npt.NDArray[np.float64]
 Pair = tuple[list[int], list[int]]
@@ -94,17 +93,21 @@ def query_likelihoods(
     budget = max_batch_tokens or reader.budget()
     waiting: list[_QuestionJob] = []
 
+    def count_alone(job: _QuestionJob) -> TreeStats:
+        return cost_after(reader, job.pairs, job.ends, reader.plan(job.pairs, max_batch_tokens))
+
     def run() -> Iterator[QueryLikelihoods]:
         pairs = [pair for job in waiting for pair in job.pairs]
         ends = [end for job in waiting for end in job.ends]
         trees = reader.plan(pairs, max_batch_tokens)
+        # Tokens that several questions share are counted once, for the whole pass. What the cache has of each question
+        # is counted before the pass, which adds to it.
+        alone = [] if len(waiting) == 1 else [count_alone(job) for job in waiting]
         scores = score_after(reader, pairs, ends, max_batch_tokens=max_batch_tokens, trees=trees)
         start = 0
-        for job in waiting:
+        for job, stats in zip(waiting, alone or [scores.stats], strict=True):
             end, count = start + len(job.pairs), len(job.truncated)
             values = scores.logprob[start:end]
-            # Tokens that several questions share are counted once, for the whole pass.
-            alone = scores.stats if len(waiting) == 1 else tokens_of(reader, job.pairs, max_batch_tokens)
             advance(1)
             yield QueryLikelihoods(
                 logprobs=values[:count],
@@ -113,7 +116,7 @@ def query_likelihoods(
                 passages_logprobs=values[count : 2 * count] if score_passages else None,
                 without=float(values[-1]) if without else None,
                 truncated=job.truncated,
-                stats=alone,
+                stats=stats,
             )
             start = end
 
