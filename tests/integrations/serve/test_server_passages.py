@@ -3,15 +3,19 @@
 import logging
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from time import monotonic, sleep
 
 import numpy as np
+import openai
 import pytest
 from helpers.serve_support import serving
+from openai.types import CompletionUsage
 from typer.testing import CliRunner
 
 import fastreader as fr
 from fastreader.cli.commands import app as command
+from fastreader.core.tree import TreeStats
 from fastreader.errors import InputError
 from fastreader.integrations.serve.app import create_app
 from fastreader.integrations.serve.packed_reader import PackedReader
@@ -46,9 +50,10 @@ def counts(client, **headers):
 
 
 def numbers(answer):
-    """Return all numbers of an answer, in order, without its duration."""
+    """Return all numbers of an answer, in order, without its duration and what came from the cache."""
     if isinstance(answer, dict):
-        return [n for key in sorted(answer) if key not in ("seconds", "created") for n in numbers(answer[key])]
+        others = ("seconds", "created", "cached_tokens")
+        return [n for key in sorted(answer) if key not in others for n in numbers(answer[key])]
     if isinstance(answer, list):
         return [n for item in answer for n in numbers(item)]
     return [answer] if isinstance(answer, (int, float)) else []
@@ -211,11 +216,71 @@ def test_a_long_request_keeps_ends_by_its_passes(tiny_reader):
     cached = tiny_reader.with_cache(fr.PassageCache())
     pairs = [([5, *[20 + i] * (4 + i % 2), 7], [8, 9 + i]) for i in range(9)][::-1]
     ends = [(1, len(context) - 1) for context, _ in pairs]
+    alone = sum((tree.stats for tree in tiny_reader.plan(pairs, 12)), TreeStats(0, 0, 0, 0))
     for hits in (0, 9):
+        before = packer.totals.computed_tokens
         found = PackedReader(packer, monotonic() + 30, cached).score(pairs, ends=ends)
         np.testing.assert_allclose(found.logprob, tiny_reader.score(pairs).logprob, atol=1e-5)
-        assert found.passes > 4 and (cached.passage_cache.info().hits, cached.passage_cache.info().misses) == (hits, 9)
+        assert (cached.passage_cache.info().hits, cached.passage_cache.info().misses) == (hits, 9)
+        computed = packer.totals.computed_tokens - before
+        assert found.stats == replace(alone, cached_tokens=found.stats.cached_tokens)
+        # The header is known from the second pass on.
+        assert (found.passes, found.stats.cached_tokens) == (9, 8) if not hits else computed <= 12 * found.passes < 60
     packer.close()
+
+
+def test_known_passages_join_by_what_they_compute(tiny_reader, held):
+    """Of six requests that compute 19 tokens each, four are known but for 2 tokens: a pass of 30 has room for five.
+
+    Of the others the header is known, two tokens.
+    """
+    packer, go, begun, passes = held
+    packer._most = 30
+    cached = tiny_reader.with_cache(fr.PassageCache())
+    pairs = [([5, 6, *[30 + i] * 15, 7], [8, 9]) for i in range(6)]
+    ends = (2, 17)
+    go.set()
+    cached.score(pairs[:4], ends=[ends] * 4)
+    for event in (go, begun):
+        event.clear()
+    passes.clear()
+    end = monotonic() + 30
+    with ThreadPoolExecutor(8) as pool:
+        blocked = pool.submit(PackedReader(packer, end).score, [([20], [21])])
+        assert begun.wait(20)
+        futures = []
+        for pair in pairs:
+            futures.append(pool.submit(PackedReader(packer, end, cached).score, [pair], ends=[ends]))
+            while len(packer._waiting) < len(futures):
+                assert monotonic() < end
+                sleep(0.002)
+        go.set()
+        blocked.result()
+        found = [future.result() for future in futures]
+    assert [count for _, count in passes] == [1, 5, 1]
+    for pair, scores in zip(pairs, found, strict=True):
+        np.testing.assert_allclose(scores.logprob, tiny_reader.score([pair]).logprob, atol=1e-5)
+        assert scores.stats.cached_tokens == (17 if pair in pairs[:4] else 2)
+
+
+def test_usage_counts_what_the_cache_had(tiny_reader):
+    """As the direct call with a cache counts it, for OpenAI's client, and where Cohere's API has it."""
+    cached, asked = tiny_reader.with_cache(fr.PassageCache()), QUESTIONS[:2]
+    several = {"text_1": QUESTIONS[::2], "text_2": PASSAGES[:2]}
+    with serving(tiny_reader) as client, openai.OpenAI(base_url=f"{client.base_url}/v1", api_key="unused") as own:
+        for question in asked:
+            reply = own.post("/rerank", body=REQUESTS["/rerank"](question), cast_to=dict)
+            stats = fr.rerank(cached, question, PASSAGES).stats
+            usage = CompletionUsage.model_validate({"completion_tokens": 0, **reply["usage"]})
+            assert usage.prompt_tokens_details.cached_tokens == reply["meta"]["cached_tokens"] == stats.cached_tokens
+            assert usage.prompt_tokens == reply["meta"]["tokens"]["input_tokens"] == stats.total_tokens
+            assert reply["usage"]["computed_tokens"] == stats.computed_tokens + stats.cached_tokens
+        assert stats.cached_tokens > 0.5 * reply["usage"]["computed_tokens"]
+        wanted = fr.rerank(cached, QUESTIONS[::2], [[PASSAGES[0]], [PASSAGES[1]]])
+        found = client.post("/score", json=several).json()["usage"]["prompt_tokens_details"]["cached_tokens"]
+        assert found == sum(ranking.stats.cached_tokens for ranking in wanted) > 0
+        written = own.completions.create(model=tiny_reader.name, prompt="The Nile", max_tokens=2)
+        assert written.usage.prompt_tokens_details.cached_tokens == 0
 
 
 def test_a_reader_that_cannot_have_a_cache_serves_as_before(tiny_reader):

@@ -138,6 +138,7 @@ def answer_rerank(request: RerankRequest, reader: PackedReader, pooled: ServerPo
         "model": reader.name,
         "results": _results(ranked, request.return_documents),
         "usage": usage(stats),
+        "meta": {"tokens": {"input_tokens": int(stats.total_tokens)}, "cached_tokens": int(stats.cached_tokens)},
         **({"note": note} if note else {}),
     }
 
@@ -321,10 +322,14 @@ def _cut(reader: PackedReader, passage: Passage, most: int) -> Passage:
     return passage if len(tokens) <= most else replace(passage, text=reader.encoder.text(tokens[:most]))
 
 
-def usage(stats: TreeStats) -> dict[str, int]:
-    """Return the number of tokens in a request's texts, and the number computed for it if it ran alone."""
-    total = int(stats.total_tokens)
-    return {"prompt_tokens": total, "total_tokens": total, "computed_tokens": int(stats.computed_tokens)}
+def usage(stats: TreeStats) -> dict[str, Any]:
+    """Return the number of tokens in a request's texts, and the number computed for it if it ran alone.
+
+    How many of the computed tokens the cache of passages had is in the field that OpenAI and vLLM have for it.
+    """
+    total, details = int(stats.total_tokens), {"cached_tokens": int(stats.cached_tokens)}
+    counts = {"prompt_tokens": total, "total_tokens": total, "computed_tokens": int(stats.computed_tokens)}
+    return {**counts, "prompt_tokens_details": details}
 
 
 def new_id(kind: str) -> str:

@@ -165,7 +165,7 @@ class _ChatStream:
             if new or places:
                 self._send(i, {"content": new}, self._logprobs(i, places, text.tokens, text))
 
-    def end(self, texts: Sequence[Generation], counts: dict[str, int]) -> None:
+    def end(self, texts: Sequence[Generation], counts: dict[str, Any]) -> None:
         """Send the rest."""
         self._begin()
         for i, text in enumerate(texts):

@@ -149,11 +149,15 @@ def head(kind: str, name: str, reader: PackedReader) -> dict[str, Any]:
     return {"id": new_id(kind), "object": name, "created": int(time.time()), "model": reader.name}
 
 
-def usage(prompts: Sequence[Tokens], groups: Sequence[Sequence[ChoiceTokens]], stats: TreeStats) -> dict[str, int]:
-    """Return the number of tokens in prompts and texts, and the number computed for them."""
+def usage(prompts: Sequence[Tokens], groups: Sequence[Sequence[ChoiceTokens]], stats: TreeStats) -> dict[str, Any]:
+    """Return the number of tokens in prompts and texts, and the number computed for them.
+
+    None of them come from the cache of passages, which is for the paths that take passages.
+    """
     given, new = sum(map(len, prompts)), sum(len(rows.tokens) for group in groups for rows in group)
     counts = {"prompt_tokens": given, "completion_tokens": new, "total_tokens": given + new}
-    return {**counts, "computed_tokens": int(stats.computed_tokens)}
+    details = {"cached_tokens": int(stats.cached_tokens)}
+    return {**counts, "computed_tokens": int(stats.computed_tokens), "prompt_tokens_details": details}
 
 
 def reason_of(text: Generation) -> str:
@@ -349,7 +353,7 @@ class _CompletionStream:
             if new or places:
                 self._send(i, new, self._logprobs(i, places, text.tokens, text.logprobs, text.top))
 
-    def end(self, texts: Sequence[ChoiceTokens], counts: dict[str, int]) -> None:
+    def end(self, texts: Sequence[ChoiceTokens], counts: dict[str, Any]) -> None:
         """Send the rest."""
         for i, rows in enumerate(texts):
             self._texts[i].grow(rows.tokens[self._texts[i].tokens :])

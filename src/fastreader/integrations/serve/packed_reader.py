@@ -22,7 +22,8 @@ from fastreader.core.options import StepOptions
 from fastreader.core.protocol import GenerateArguments, Generation, Results, SequenceScores, TextOrTokens
 from fastreader.core.tree import PrefixTree, TreeStats
 from fastreader.errors import OutOfBudgetError
-from fastreader.integrations.serve.pass_queue import TOO_LONG, DeadlineError, Packer, Pair, WaitingCall
+from fastreader.integrations.serve.pass_queue import TOO_LONG, DeadlineError, Packer, Pair, WaitingCall, total
+from fastreader.models.passage_cache.known import Ends
 from fastreader.reader.generation.text_so_far import DecodedText
 from fastreader.reader.loglikelihood import ScoreReader
 from fastreader.reader.prompts.encoder import TextEncoder, in_parts
@@ -66,7 +67,8 @@ def _check_tokens(count: int, what: str) -> None:
 class PackedReader(ScoreReader, RelevanceCalls):
     """A `ScoringReader` for one request, whose passes run in a `Packer`.
 
-    `stats` of its results count the call as if it had run alone, without a cache.
+    `stats` of its results count the call as if it had run alone, without a cache; `cached_tokens` is how many of these
+    computed tokens its cache had.
 
     Args:
         packer: runs the passes.
@@ -129,14 +131,22 @@ class PackedReader(ScoreReader, RelevanceCalls):
             OutOfBudgetError: if the trees hold more than `MOST_TOKENS`, or as `ReaderBase.plan`.
         """
         most = self._packer.budget
-        most, trees, computed = min(max_batch_tokens or most, most), [], 0
+        return self._planned(sequences, min(max_batch_tokens or most, most), new_tokens)
+
+    def _planned(self, sequences: Sequence[Pair], max_batch_tokens: int, new_tokens: int = 0) -> list[PrefixTree]:
+        trees, computed = [], 0
         for first, last in _ranges(sequences):
             self.check()
-            for tree in self._reader.plan(sequences[first:last], most, new_tokens=new_tokens):
+            for tree in self._reader.plan(sequences[first:last], max_batch_tokens, new_tokens=new_tokens):
                 computed += tree.stats.computed_tokens
                 trees.append(replace(tree, sequence_ids=tree.sequence_ids + first))
             _check_tokens(computed, "sequences hold")
         return trees
+
+    def cost(self, sequences: Sequence[Pair], ends: Ends, trees: Sequence[PrefixTree]) -> list[TreeStats]:
+        """Return what `stats` of `score` would say of passes that are not run, with what the cache has now."""
+        calls = [self._call(sequences, ends, tree) for tree in trees]
+        return [replace(total(call.trees), cached_tokens=call.cached_tokens) for call in calls]
 
     def score(
         self,
@@ -151,17 +161,41 @@ class PackedReader(ScoreReader, RelevanceCalls):
         planned = self.plan(sequences, max_batch_tokens) if trees is None else trees
         held = sum(len(tree.leaves) for tree in planned)
         expect(held == len(sequences), "trees", f"trees of {len(sequences)} sequences", f"trees of {held} sequences")
-        parts = []
-        for tree in planned:
-            pairs = [sequences[i] for i in tree.sequence_ids]
-            alone = replace(tree, sequence_ids=np.arange(len(pairs)))
-            call = WaitingCall(self._deadline, pairs, [alone], top_tokens)
-            own = [] if ends is None else [ends[i] for i in tree.sequence_ids]
-            if any(own):
-                call.ends, call.cached = own, self._cached
-            parts.append(self._submit(call))
-        places = np.concatenate([tree.sequence_ids for tree in planned]) if planned else np.zeros(0, dtype=np.int64)
-        return _joined(parts, np.argsort(places, kind="stable"), top_tokens)
+        stats = total(planned)
+        calls = [self._call(sequences, ends, tree, top_tokens) for tree in planned]
+        if len(calls) > 1 and any(call.cached_tokens for call in calls):
+            most = self._packer.budget
+            calls = self._by_what_is_computed(sequences, ends, calls, min(max_batch_tokens or most, most))
+        parts = [self._submit(call) for call in calls]
+        stats = replace(stats, cached_tokens=sum(part.stats.cached_tokens for part in parts))
+        places = [i for call in calls for i in call.places]
+        return _joined(parts, np.argsort(np.asarray(places, dtype=np.int64), kind="stable"), stats, top_tokens)
+
+    def _call(self, sequences: Sequence[Pair], ends: Ends | None, tree: PrefixTree, top_tokens: int = 0) -> WaitingCall:
+        """Return the call of one tree."""
+        self.check()
+        places = tree.sequence_ids.tolist()
+        alone = replace(tree, sequence_ids=np.arange(len(places)))
+        call = WaitingCall(self._deadline, [sequences[i] for i in places], [alone], top_tokens, places=places)
+        own = [] if ends is None else [ends[i] for i in places]
+        if self._cached is not None and any(own):
+            call.ends, call.cached = own, self._cached
+            call.look_up()
+        return call
+
+    def _by_what_is_computed(
+        self, sequences: Sequence[Pair], ends: Ends | None, calls: list[WaitingCall], most: int
+    ) -> list[WaitingCall]:
+        """Return fewer calls that each compute at most `most` tokens, or these calls if there are no such.
+
+        A pass takes its time for the tokens that it computes, and each pass reads all weights, so passages that the
+        cache has should not divide a request into more passes. Memory limits a pass by all its tokens.
+        """
+        computed = sum(call.computed_tokens for call in calls)
+        all_tokens = most * sum(call.tokens for call in calls) // max(1, computed)
+        trees = self._planned(sequences, min(all_tokens, self._reader.budget()))
+        fewer = [self._call(sequences, ends, tree, calls[0].top_tokens) for tree in trees]
+        return fewer if all(call.computed_tokens <= most for call in fewer) else calls
 
     def generate(
         self,
@@ -251,7 +285,9 @@ def _groups(prompts: Sequence[array[int]], budget: int, options: StepOptions) ->
     return groups
 
 
-def _joined(parts: Sequence[SequenceScores], order: npt.NDArray[np.int64], top_tokens: int) -> SequenceScores:
+def _joined(
+    parts: Sequence[SequenceScores], order: npt.NDArray[np.int64], stats: TreeStats, top_tokens: int
+) -> SequenceScores:
     """Return the scores of a call's passes as one, where `order` puts their sequences into the call's order."""
 
     def arrays(name: str, kind: type) -> npt.NDArray[Any]:
@@ -267,7 +303,7 @@ def _joined(parts: Sequence[SequenceScores], order: npt.NDArray[np.int64], top_t
         arrays("num_tokens", int),
         arrays("is_greedy", bool),
         lists("token_logprobs"),
-        sum((part.stats for part in parts), TreeStats(0, 0, 0, 0)),
+        stats,
         sum(part.passes for part in parts),
         sum(part.seconds for part in parts),
         lists("top_tokens") if top_tokens else None,

@@ -75,7 +75,8 @@ class Totals:
 class WaitingCall:
     """One pass of scores that waits, with pairs, or texts to generate after prompts.
 
-    A call with `ends`, see `PassageReader.score`, is scored by `cached`, the reader with its key's cache.
+    A call with `ends`, see `PassageReader.score`, is scored by `cached`, the reader with its key's cache, which had
+    `cached_tokens` of its tokens when it was last looked up. `places` are the places of its pairs in the request's.
     """
 
     deadline: float
@@ -87,19 +88,33 @@ class WaitingCall:
     on_step: Callable[[list[DecodedText]], None] | None = None
     ends: Sequence[Sequence[int]] = ()
     cached: PassageReader | None = None
+    cached_tokens: int = 0
+    places: Sequence[int] = ()
     alone: bool = False
     due: float = 0.0
     future: Future[Any] = field(default_factory=Future)
 
     @property
     def tokens(self) -> int:
-        """Tokens that it computes alone, without tokens to generate."""
+        """Tokens that it computes alone and without a cache, without tokens to generate."""
         return sum(tree.stats.computed_tokens for tree in self.trees)
+
+    @property
+    def computed_tokens(self) -> int:
+        """Tokens that it computes alone with what its cache had."""
+        return self.tokens - self.cached_tokens
+
+    def look_up(self) -> int:
+        """Count the tokens that its cache has now, and return `computed_tokens`."""
+        if self.cached is not None:
+            found = self.cached.cost(self.pairs, self.ends, self.trees)
+            self.cached_tokens = sum(stats.cached_tokens for stats in found)
+        return self.computed_tokens
 
     @property
     def work(self) -> int:
         """Tokens that take about as long to compute as the whole call, or as the beginning of its texts."""
-        return self.tokens + (0 if self.pairs else _STEP_TOKENS * min(self.options.max_new_tokens, _STEPS))
+        return self.computed_tokens + (0 if self.pairs else _STEP_TOKENS * min(self.options.max_new_tokens, _STEPS))
 
     @property
     def start(self) -> Tokens:
@@ -273,18 +288,31 @@ class Packer:
         others = [job for job in others if job.cached in (None, cached)]
         if not others:
             return []
-        budget = self.budget
         others.sort(key=lambda job: -_shared(first.start, job.start))
+        budget, room = self.budget, self.reader.budget()
+        # Known passages take no time. They take memory, for which `room` counts them as if they were computed.
         alone = list(accumulate((job.tokens for job in others), initial=first.tokens))[1:]
-        fewest, most = bisect_right(alone, budget), bisect_right(alone, _SHARING * budget)
-        # What they share is computed once, so more of them may fit than their sizes say.
+        fewest, computed = 0, first.look_up()
+        for job, held in zip(others, alone, strict=True):
+            computed += job.look_up()
+            if computed > budget or held > room:
+                break
+            fewest += 1
+        looked_up = fewest + 1
+        # What they share is computed once, so more of them may fit than their sizes say. Of what each has in the cache,
+        # all may be what the others have.
+        most = max(fewest, bisect_right(alone, _SHARING * budget))
         while fewest < most:
             count = (fewest + most + 1) // 2
-            trees = self.reader.plan([p for job in [first, *others[:count]] for p in job.planned], budget)
-            if sum(tree.stats.computed_tokens for tree in trees) <= budget:
+            jobs = [first, *others[:count]]
+            trees = self.reader.plan([pair for job in jobs for pair in job.planned], room)
+            together = sum(tree.stats.computed_tokens for tree in trees)
+            if together <= room and together - max(job.cached_tokens for job in jobs) <= budget:
                 fewest = count
             else:
                 most = count - 1
+        for job in others[looked_up:fewest]:
+            job.look_up()
         return others[:fewest]
 
     def _outcome(self, job: WaitingCall, found: Any) -> None:
@@ -317,15 +345,16 @@ class Packer:
     def _scored(self, jobs: Sequence[WaitingCall]) -> list[SequenceScores]:
         pairs = [pair for job in jobs for pair in job.pairs]
         how: Any = {
-            "max_batch_tokens": self._most,
             "trees": jobs[0].trees if len(jobs) == 1 else None,
             "top_tokens": max(job.top_tokens for job in jobs),
         }
         cached = _cached(jobs)
         if cached is None:
-            found = self.reader.score(pairs, **how)
-        else:
+            found = self.reader.score(pairs, max_batch_tokens=self._most, **how)
+        else:  # by memory, since `self._most` would count what the cache has
             found = cached.score(pairs, ends=[own for job in jobs for own in job.ends or [()] * len(job.pairs)], **how)
+        if len(jobs) == 1:
+            jobs[0].cached_tokens = found.stats.cached_tokens
         self.totals.passes += found.passes
         self.totals.computed_tokens += found.stats.computed_tokens
         if found.stats.computed_tokens >= _RATED and found.seconds > 0:
@@ -428,7 +457,7 @@ def _part(scores: SequenceScores, part: slice, job: WaitingCall) -> SequenceScor
         scores.num_tokens[part],
         scores.is_greedy[part],
         scores.token_logprobs[part],
-        total(job.trees),
+        replace(total(job.trees), cached_tokens=job.cached_tokens),
         scores.passes,
         scores.seconds,
         [top[:, :most] for top in scores.top_tokens[part]] if most and scores.top_tokens else None,
