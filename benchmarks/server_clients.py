@@ -59,7 +59,7 @@ def main() -> None:
             model = f"{folder}/saved"
         for number in range(arguments.rounds):
             for mode in modes if number % 2 == 0 else modes[::-1]:
-                with serving(model) as url:
+                with serving(model) as (url, _):
                     row = load(url, mode, arguments.seconds, arguments.seed, arguments.clients, kinds)
                 row = {"mode": mode, "round": number, "seed": arguments.seed, "model": arguments.model, **row}
                 row["relevance"] = arguments.relevance
@@ -75,13 +75,13 @@ def main() -> None:
 
 
 @contextmanager
-def serving(model: str):
-    """Run the command's server in a separate process. Yield its address."""
+def serving(model: str, *options: str):
+    """Run the command's server in a separate process. Yield its address and the process."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     command = [sys.executable, "-m", "fastreader", "serve", "--model", model, "--port", str(port)]
-    command += ["--timeout", "600"]  # waits are measured, not cut off
+    command += ["--timeout", "600", *options]  # waits are measured, not cut off
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     url = f"http://127.0.0.1:{port}"
     try:
@@ -93,7 +93,7 @@ def serving(model: str):
                 break
             except httpx.TransportError:
                 time.sleep(0.1)
-        yield url
+        yield url, process
     finally:
         process.terminate()
         process.wait(60)
