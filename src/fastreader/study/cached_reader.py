@@ -113,7 +113,7 @@ class CachedReader(ReaderWrapper):
             pairs,
             {**settings, "kind": "loglikelihood"},
             lambda missing: self.reader.loglikelihood(missing, **settings, max_batch_tokens=limit),
-            asdict,
+            _values,
         )
         stats = self._note(pairs, found)
         return Results([Loglikelihood(**item) for item in found], stats, found.passes, found.seconds)
@@ -143,7 +143,7 @@ class CachedReader(ReaderWrapper):
                 max_batch_tokens=checked.max_batch_tokens or self.max_batch_tokens,
                 progress=checked.progress,
             ),
-            lambda generations: [asdict(g) for g in generations],
+            lambda generations: [_values(g) for g in generations],
             distinct=not sampled,
         )
         results = [[Generation(**g) for g in generations] for generations in found]
@@ -239,8 +239,13 @@ class CachedReader(ReaderWrapper):
         return stats
 
 
+def _values(item: Loglikelihood | Generation) -> dict[str, Any]:
+    """Return the attributes, whose lists `asdict` would copy number by number."""
+    return dict(vars(item))
+
+
 def _plain(item: TextOrTokens) -> Any:
-    return item if isinstance(item, str) else [int(token) for token in item]
+    return item if isinstance(item, str) else list(map(int, item))
 
 
 class _TreeReader(ReaderWrapper):
