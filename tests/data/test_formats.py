@@ -44,6 +44,8 @@ def hotpot(e, form):
             "context": context,
         }
     context = [[p.title, [p.text]] for p in e.passages]
+    if form == "texts":
+        context, facts = json.dumps(context), json.dumps(facts)
     return {"_id": e.id, "question": e.question, "answer": e.answers[0], "supporting_facts": facts, "context": context}
 
 
@@ -129,6 +131,7 @@ FORMATS = {
         "golds",
     ),
     "hotpot": (lambda e: hotpot(e, "published"), "titles one"),
+    "2wiki hub": (lambda e: hotpot(e, "texts"), "titles one"),
     "hotpot hub": (lambda e: hotpot(e, "hub"), "titles one"),
     "musique": (
         lambda e: {
@@ -393,6 +396,31 @@ def test_annotations_become_flags(tmp_path):
     assert one(tmp_path, squad).passages[0].has_answer is None
 
 
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"query": "q", "passages": [{"passage_text": "t"}], "answer": ["a"]},
+        {"question": "q", "context": [["T", ["t"]]], "answers": ["a"]},
+        {"question": "q", "paragraphs": [{"paragraph_text": "t"}], "golden_answers": ["a"]},
+        {"query": "q", "search_results": [{"page_snippet": "t"}], "answers": ["a"]},
+        {"question": "q", "context": "t", "answer": "a"},
+        {"query": "q", "positive": ["t"], "ground_truth": "a"},
+    ],
+)
+def test_right_answers_may_have_the_key_of_another_data_set(tmp_path, row):
+    found = one(tmp_path, row)
+    assert (found.answers, [p.text for p in found.passages], found.metadata) == (["a"], ["t"], {})
+
+
+def test_pairs_of_asqa_may_be_columns(tmp_path):
+    pairs = {"question": ["r", "s"], "short_answers": [["a", "b"], ["c"]]}
+    found = one(tmp_path, {"ambiguous_question": "q", "qa_pairs": pairs})
+    assert found.answers == ["a", "b", "c"] and found.metadata["qa_pairs"][1] == {
+        "question": "s",
+        "short_answers": ["c"],
+    }
+
+
 def test_a_claim_of_fever_has_its_labels_as_candidates(tmp_path):
     labels = ["SUPPORTS", "REFUTES", "NOT ENOUGH INFO"]
     row = {"id": 1, "claim": "c", "label": "REFUTES", "verifiable": "VERIFIABLE", "evidence": [[[1, 2, "Page", 0]]]}
@@ -491,6 +519,11 @@ MALFORMED = [
     ),
     ({"question": "q", "idx_gold_in_corpus": 4, "answers": ["a"]}, "missing key 'text'"),
     ({"input": "q", "output": [{"answer": 4}]}, "output[0].answer: expected a text, a list of texts"),
+    ({"input": "q", "output": [{}], "answers": ["a"]}, "answers: right answers are not read from this key"),
+    (
+        {"question": "q", "answer": "a", "context": "t", "supporting_facts": []},
+        "context: expected a list, got the string",
+    ),
     ({"question": "q", "context": "c", "answers": {"start": [3]}}, "answers: expected a text, a list of texts"),
     ({"Question": "q", "Answer": {"Type": "Numerical"}}, "answer: expected a text, a list of texts"),
     ({"question": "q", "entity_pages": {"title": ["T"]}, "answer": {"value": 3}}, "answer: expected a text, a list"),

@@ -32,7 +32,7 @@ QUESTION_IDS = ("id", "_id", "question_id", "qid", "query_id", "sample_id")
 _LIKE_ANSWERS = re.compile("answer|correct|gold|label|reference|solution|target|truth", re.IGNORECASE)
 
 
-class AnsweredRow(JsonRow):
+class AnyAnswersRow(JsonRow):
     """A row whose right answers may be under the keys of other data sets."""
 
     _own_key: ClassVar = "answers"
@@ -47,6 +47,10 @@ class AnsweredRow(JsonRow):
             if key != own and (texts := answer_texts(row.get(key))):
                 return {**{name: value for name, value in row.items() if name != key}, own: texts}
         return row
+
+
+class AnsweredRow(AnyAnswersRow):
+    """Such a row of which `Question` reads the question and the answers, even if its passages cannot be read."""
 
 
 def answer_texts(value: object) -> list[str]:
@@ -96,8 +100,11 @@ def reject_lost_answers(row: Any, found: Sequence[str]) -> None:
         found: the right answers that were found in it.
     """
     for key in ANSWER_KEYS if not found else ():
-        lost = ("answer" in key or "truth" in key) and not _is_empty(row.get(key))
-        require(not lost, f"{key}: expected {EXPECTED['answers']}, got {describe(row.get(key))}")
+        value = row.get(key)
+        lost = ("answer" in key or "truth" in key) and not _is_empty(value)
+        readable = "right answers are not read from this key"
+        reason = readable if answer_texts(value) else f"expected {EXPECTED['answers']}"
+        require(not lost, f"{key}: {reason}, got {describe(value)}")
 
 
 def unread_answers(examples: Iterable[Example]) -> str:

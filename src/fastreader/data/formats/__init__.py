@@ -51,6 +51,9 @@ FORMATS = (  # the first whose marks a row has is its format
         "Natural Questions", {"question_text": object, "document_text": object}, natural_questions.SimplifiedNqRow
     ),
     RowFormat("HotpotQA and 2WikiMultihopQA", {**_QUESTION, "context": (list, Mapping)}, data_sets.HotpotRow),
+    RowFormat(
+        "HotpotQA and 2WikiMultihopQA", {**_QUESTION, "context": str, "supporting_facts": object}, data_sets.HotpotRow
+    ),
     RowFormat("SQuAD", {**_QUESTION, "context": str}, data_sets.SquadRow),
     RowFormat("MuSiQue", {**_QUESTION, "paragraphs": object}, data_sets.MusiqueRow),
     RowFormat("CRAG", {"query": object, "search_results": object}, data_sets.CragRow),

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AliasChoices, BeforeValidator, Field, model_validator
 
 from fastreader.core.checks import expect, located, require
-from fastreader.data.answers import QUESTION_IDS, AnsweredRow, AnswerTexts, answer_texts
+from fastreader.data.answers import QUESTION_IDS, AnsweredRow, AnswerTexts, AnyAnswersRow, answer_texts
 from fastreader.data.formats.columns import as_objects
 from fastreader.data.formats.retrieved import ListedPassage
 from fastreader.data.passage_texts import joined_sentences, titled
@@ -32,7 +34,7 @@ class _MarcoPassage(JsonRow):
     is_selected: bool | None = None
 
 
-class MarcoRow(JsonRow):
+class MarcoRow(AnyAnswersRow):
     """MS MARCO question answering, v1.1 and v2.1. "No Answer Present." is an answer like any other."""
 
     query: Text
@@ -46,8 +48,17 @@ class MarcoRow(JsonRow):
         return Example(self.query, passages, self.answers, id=self.query_id, metadata=self.rest)
 
 
+def _decoded(value: object) -> object:
+    """Return a list that is written as text, as 2WikiMultihopQA is on the hub, or the value itself."""
+    if isinstance(value, str):
+        with suppress(ValueError, RecursionError):
+            return json.loads(value)
+    return value
+
+
 def _paragraphs(value: object) -> object:
     """Return HotpotQA's pairs of a title and sentences as objects, which its form on the hub has as columns."""
+    value = _decoded(value)
     if isinstance(value, list) and all(isinstance(pair, list) and len(pair) == 2 for pair in value):
         return [{"title": title, "sentences": sentences} for title, sentences in value]
     return as_objects(value)
@@ -67,13 +78,16 @@ class _Fact(JsonRow):
 
 
 def _facts(value: object) -> object:
+    value = _decoded(value)
     if isinstance(value, list) and all(isinstance(pair, list) and len(pair) == 2 for pair in value):
         return [{"title": title, "sent_id": index} for title, index in value]
     return as_objects(value)
 
 
-class HotpotRow(JsonRow):
+class HotpotRow(AnyAnswersRow):
     """HotpotQA and 2WikiMultihopQA, as published and on the hub. A passage is a paragraph of Wikipedia."""
+
+    _own_key: ClassVar = "answer"
 
     question: Text
     context: Annotated[list[_Paragraph], BeforeValidator(_paragraphs)]
@@ -99,8 +113,10 @@ class _MusiquePassage(JsonRow):
     is_supporting: bool | None = None
 
 
-class MusiqueRow(JsonRow):
+class MusiqueRow(AnyAnswersRow):
     """MuSiQue."""
+
+    _own_key: ClassVar = "answer"
 
     question: Text
     paragraphs: list[_MusiquePassage]
@@ -123,10 +139,11 @@ class _CragPage(JsonRow):
     page_url: Id | None = None
 
 
-class CragRow(JsonRow):
+class CragRow(AnyAnswersRow):
     """CRAG. A passage is the snippet of a web page, whose HTML is not read."""
 
     dropped: ClassVar = {"page_result": "the page's HTML, of which page_snippet is the text that was found"}
+    _own_key: ClassVar = "answer"
 
     query: Text
     search_results: list[_CragPage]
@@ -187,7 +204,7 @@ class AsqaRow(JsonRow):
 
     question: Text = Field(validation_alias=AliasChoices("question", "ambiguous_question"))
     docs: list[_AlceDocument] = []
-    qa_pairs: list[dict[str, Any]] = []
+    qa_pairs: Annotated[list[dict[str, Any]], BeforeValidator(as_objects)] = []
     answers: AnswerTexts = []
     answer: AnswerTexts = []
     answer_groups: Any = None
@@ -214,7 +231,7 @@ class AsqaRow(JsonRow):
         return Example(self.question, passages, _distinct(answers or self.answer), id=self.id, metadata=metadata)
 
 
-class GoldRow(JsonRow):
+class GoldRow(AnyAnswersRow):
     """nq_open_gold of The Power of Noise: the annotated passage, with its index in the corpus as its id."""
 
     question: Text
@@ -249,7 +266,7 @@ class KiltRow(JsonRow):
         return Example(self.input, [], answers, id=self.id, metadata=metadata)
 
 
-class SquadRow(JsonRow):
+class SquadRow(AnyAnswersRow):
     """SQuAD 1.1 and 2.0, whose passage is annotated as the one that the question is about."""
 
     question: Text
@@ -264,8 +281,10 @@ class SquadRow(JsonRow):
         return Example(self.question, [passage], self.answers, id=self.id, metadata=self.rest)
 
 
-class RgbRow(JsonRow):
+class RgbRow(AnyAnswersRow):
     """RGB: texts that hold the answer, and texts that do not."""
+
+    _own_key: ClassVar = "answer"
 
     query: Text
     positive: list[Text]
