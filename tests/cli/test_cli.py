@@ -2,6 +2,7 @@ import json
 import os
 import subprocess
 import sys
+import warnings
 from unittest import mock
 
 import numpy as np
@@ -12,6 +13,7 @@ from rich.text import Text
 
 from fastreader import PermutationScores, Reader, __version__, cli
 from fastreader.cli import commands as commands_of_cli
+from fastreader.data import SkippedRows
 from fastreader.scoring import api as scoring
 
 
@@ -21,6 +23,18 @@ def test_one_question_as_a_table_in_a_process_of_its_own(model):
     assert "one" in done.stdout and "2 1" in done.stdout
     assert "Most likely" in done.stdout and "saved" in done.stdout
     assert done.stderr == ""
+
+
+def test_a_warning_for_users_is_a_line(monkeypatch):
+    written = []
+
+    def warns():
+        written.extend(warnings.formatwarning("m", kind, "a.py", 3) for kind in (SkippedRows, DeprecationWarning))
+
+    before = warnings.formatwarning
+    monkeypatch.setattr(cli, "app", warns)
+    cli.main()
+    assert written == ["warning: m\n", "a.py:3: DeprecationWarning: m\n"] and warnings.formatwarning is before
 
 
 @pytest.mark.parametrize("format_", ["json", "jsonl"])

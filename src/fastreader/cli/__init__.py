@@ -5,8 +5,11 @@ This module imports little, so that `main` also reports a process that cannot lo
 
 from __future__ import annotations
 
+import contextlib
 import io
 import sys
+import warnings
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from fastreader.cli.stopping import Stopped, stop_on_signals
@@ -38,7 +41,7 @@ def main() -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):  # tables may hold what the encoding of a pipe cannot
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        with stop_on_signals():
+        with stop_on_signals(), _warnings_in_a_line():
             from fastreader.cli import app
 
             app()
@@ -60,6 +63,23 @@ def main() -> None:
         if isinstance(error, OSError):
             _fail(str(error), 1)
         raise
+
+
+@contextlib.contextmanager
+def _warnings_in_a_line() -> Iterator[None]:
+    """Write warnings for users without the place in the code that they come from."""
+    before = warnings.formatwarning
+
+    def written(message: Warning | str, category: type[Warning], *rest: object, **more: object) -> str:
+        if issubclass(category, UserWarning):
+            return f"warning: {message}\n"
+        return before(message, category, *rest, **more)  # type: ignore[arg-type]
+
+    warnings.formatwarning = written
+    try:
+        yield
+    finally:
+        warnings.formatwarning = before
 
 
 def _lacks_memory(error: BaseException | None) -> bool:
