@@ -132,6 +132,17 @@ def test_rankings_keep_the_order_for_the_first_bound(model, tmp_path):
     assert ranked.computed_tokens[0] < ranked.computed_tokens[1]
 
 
+def test_a_range_goes_up_where_the_order_at_random_is_shorter(model, tmp_path):
+    # the first passage of a question is longer than the others together, so that any other choice is shorter
+    long, short = {"title": "A", "text": "river " * 60}, [{"title": f"B{i}", "text": "lake"} for i in range(5)]
+    row = {"question": "which is it", "answers": ["lake"], "ctxs": [long, *short]}
+    (tmp_path / "q.jsonl").write_text(json.dumps(row) + "\n")
+    method = {"method": "eor", "retrievers": ["R@RR@1"]}
+    study = Study.of({"data": str(tmp_path / "q.jsonl"), "methods": [method], "readers": [model]})
+    [cost] = dry_run(study)
+    assert cost.total_tokens[0] < cost.total_tokens[1] and cost.computed_tokens[0] < cost.computed_tokens[1]
+
+
 def run(*arguments):
     with mock.patch.object(Reader, "load", side_effect=AssertionError("weights")):
         return CliRunner().invoke(cli.app, list(map(str, arguments)))

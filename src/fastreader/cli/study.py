@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
+from fastreader.cli.index import quiet_bm25s
 from fastreader.cli.inputs import named_files
 from fastreader.cli.options import (
     CacheOption,
@@ -181,6 +182,7 @@ def study(
         return
     folder = Path() if dry else given(output, "--output: expected the run's folder")
     use_cache(cache_dir)
+    quiet_bm25s()
     pool = actors.pool()
     flags = plan.values() | asdict(running)
     if file is not None:

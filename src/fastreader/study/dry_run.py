@@ -348,7 +348,7 @@ def dry_call(reader: DryReader, call: Callable[[CachedReader], object]) -> DryCo
         spent = opened.take()
         read = (spent.total_tokens - spent.new_tokens, spent.computed_tokens - spent.new_tokens)
         found.append((each.requests, *read, spent.new_tokens))
-    bounds = list(zip(*found, strict=True))
+    bounds = [tuple(sorted(ends)) for ends in zip(*found, strict=True)]
     return DryCost("", reader.name, 0, *bounds)  # type: ignore[arg-type]
 
 
@@ -404,7 +404,8 @@ def _added(cost: DryCost, least: _Counts, most: _Counts) -> DryCost:
     for name in ("prompts", "total", "computed", "new"):
         attribute = name if name == "prompts" else f"{name}_tokens"
         low, high = getattr(cost, attribute)
-        bounds[attribute] = (low + (0 if name == "new" else least.tokens[name]), high + most.tokens[name])
+        ends = sorted((0 if name == "new" else least.tokens[name], most.tokens[name]))  # a random order may be shorter
+        bounds[attribute] = (low + ends[0], high + ends[1])
     return replace(
         cost,
         answers=cost.answers + most.answers,
