@@ -83,12 +83,50 @@ def test_other_errors_keep_their_traceback(monkeypatch):
         run("score", "-q", "What?", "-p", "a", "-c", "b")
 
 
+ENDED_BY_CPP = ("terminate called", "cannot allocate memory for thread-local data")
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="RLIMIT_AS is enforced on Linux")
-@pytest.mark.parametrize("megabytes", [300, 640])
+@pytest.mark.parametrize("megabytes", [300, 605, 640])
 def test_a_limit_on_memory_is_an_error_of_ours(questions, megabytes):
-    """They stop the import of torch, and the mapping of its libraries. Between them, C++ ends the process itself."""
-    limited = ["bash", "-c", f'ulimit -v {megabytes * 1000}; exec "$@"', "bash", *COMMAND]
+    """They stop the mapping of torch's libraries, and its import. C++ or the linker may end the process itself."""
+    limited = ["bash", "-c", f'ulimit -v {megabytes * 1000}; ulimit -c 0; exec "$@"', "bash", *COMMAND]
     done = subprocess.run([*limited, "score", str(questions)], capture_output=True, text=True)
+    if megabytes > 300 and done.stderr.startswith(ENDED_BY_CPP):
+        return
+    assert done.returncode == 1, done.stderr
+    assert done.stderr.startswith("error: not enough memory") and done.stderr.count("\n") == 1
+
+
+FILLING = """
+import functools, resource, weakref
+from fastreader import cli
+
+held = None
+
+def app():
+    global held
+    weakref.finalize(app, print)  # what the interpreter calls at its end needs memory too
+    str(functools.reduce(lambda inner, _: [inner], range(900), []))  # a stack that has grown by now
+    resource.setrlimit(resource.RLIMIT_AS, (300 << 20, 300 << 20))
+    for size in (1 << 20, 1 << 12, 100):
+        try:
+            while True:
+                held = (held, bytes(size))
+        except MemoryError:
+            pass
+    ERROR
+
+cli.app = app
+cli.main()
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="RLIMIT_AS is enforced on Linux")
+@pytest.mark.parametrize("error", ["return bytes(1 << 20)", "raise SystemError('error return without exception set')"])
+def test_a_process_that_has_no_byte_left_ends_by_a_sentence(error):
+    filling = [sys.executable, "-c", FILLING.replace("ERROR", error)]
+    done = subprocess.run(filling, capture_output=True, text=True, timeout=60)
     assert done.returncode == 1, done.stderr
     assert done.stderr.startswith("error: not enough memory") and done.stderr.count("\n") == 1
 

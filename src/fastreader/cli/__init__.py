@@ -10,7 +10,7 @@ import io
 import sys
 import warnings
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from fastreader.cli.stopping import Stopped, stop_on_signals
 from fastreader.core.lazy import lazy_names
@@ -30,6 +30,7 @@ _NO_MEMORY = (
     "out of memory",
     "unable to allocate",
 )
+_RESERVE = 16 << 20  # bytes of address space that are free again for reporting a lack of memory, and for leaving
 
 
 def main() -> None:
@@ -40,11 +41,13 @@ def main() -> None:
     """
     if isinstance(sys.stdout, io.TextIOWrapper):  # tables may hold what the encoding of a pipe cannot
         sys.stdout.reconfigure(errors="backslashreplace")
+    reserve = [bytes(_RESERVE)]  # zeros that are never touched, so that they take no memory
     try:
         with stop_on_signals(), _warnings_in_a_line():
             from fastreader.cli import app
 
             app()
+        return
     except Stopped as stop:
         _print(stop.sentence())
         sys.exit(stop.code)
@@ -53,16 +56,19 @@ def main() -> None:
     except KeyboardInterrupt:
         sys.exit(130)
     except Exception as error:
-        if _lacks_memory(error):
-            detail = str(error).splitlines()[0][:200] if str(error) else "no further detail"
-            _fail(
-                "not enough memory; results that are written already are kept. A smaller --max-batch-tokens or "
-                f"--batch-size, a smaller model or a higher memory limit helps ({type(error).__name__}: {detail})",
-                1,
-            )
-        if isinstance(error, OSError):
-            _fail(str(error), 1)
-        raise
+        reserve.clear()
+        if not _lacks_memory(error):
+            if isinstance(error, OSError):
+                _fail(str(error), 1)
+            raise
+        detail = str(error).splitlines()[0][:200] if str(error) else "no further detail"
+        said = f"{type(error).__name__}: {detail}"
+    # Here the error is gone, and with it all that its traceback held. Nothing is imported to print it nicely.
+    _print_plainly(
+        "error: not enough memory; results that are written already are kept. A smaller --max-batch-tokens or "
+        f"--batch-size, a smaller model or a higher memory limit helps ({said})"
+    )
+    sys.exit(1)
 
 
 @contextlib.contextmanager
@@ -102,7 +108,7 @@ def _memory_is_limited() -> bool:
     return resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY
 
 
-def _fail(message: str, code: int) -> None:
+def _fail(message: str, code: int) -> NoReturn:
     _print(message, "error: ")
     sys.exit(code)
 
@@ -111,9 +117,13 @@ def _print(message: str, lead: str = "") -> None:
     try:
         from fastreader.cli.screen import say
     except (ImportError, MemoryError):  # memory does not suffice to load rich
-        sys.stderr.write(lead + message.encode("unicode_escape").decode("ascii") + "\n")
+        _print_plainly(lead + message)
         return
     say(message, lead)
+
+
+def _print_plainly(line: str) -> None:
+    sys.stderr.write(line.encode("unicode_escape").decode("ascii") + "\n")
 
 
 __getattr__, __dir__ = lazy_names(__name__, {"app": "commands"})
