@@ -23,7 +23,7 @@ questions; `--report` judges each question by the parameters fitted without it.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -278,9 +278,12 @@ def counted(evidence: Evidence) -> np.ndarray:
     return np.where(claims.any(axis=1), claims.sum() - 2 * same, -float(len(claims)) - 1)
 
 
-def measured(rows: Sequence[Row], weights: Row) -> Row:
-    """Return how often an altered passage is named or has the largest score, clean questions flagged, and the AUROC."""
-    found = [judged(row, weights) for row in rows]
+def measured(rows: Sequence[Row], judgements: Mapping[int, Row]) -> Row:
+    """Return how often an altered passage is named or has the largest score, clean questions flagged, and the AUROC.
+
+    `judgements` holds what `judged` returns for each row, by `id(row)`.
+    """
+    found = [judgements[id(row)] for row in rows]
     count = len(rows)
     items = [(one[name], int(name == "changed"), row["question"]) for row, one in zip(rows, found, strict=True)
              for name in ("changed", "clean")]  # fmt: skip
@@ -310,7 +313,8 @@ def report(folder: Path, parts: dict[str, list[Row]], weights: Row) -> None:
         if not own:
             continue
         groups = dict(groups_of(own))
-        values = {title: measured(members, weights) for title, members in groups.items() if members}
+        judgements = {id(row): judged(row, weights) for row in own}
+        values = {title: measured(members, judgements) for title, members in groups.items() if members}
         texts = [row for row in rows if row["kind"] == "rewrite"]
         kept = {"asked": len(texts), "kept": len(used(texts))}
         tokens = {kind: float(np.mean([row[kind]["computed"] for row in own])) for kind in ("changed", "clean")}

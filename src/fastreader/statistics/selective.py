@@ -5,10 +5,11 @@ Functions take a confidence and an outcome of each answer, [n]; outcomes are 1 (
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
+import numpy.typing as npt
 
 from fastreader.core.checked import checked, checked_methods
 from fastreader.core.checks import MOST_RESAMPLES, check_int, check_number, expect, random_generator
@@ -98,17 +99,16 @@ def auroc(
     check_number("confidence_level", confidence_level, above=0, below=1)
     check_int("resamples", resamples, 1, MOST_RESAMPLES)
     index = cluster_index(clusters, len(values))
-    order = np.argsort(index, kind="stable")
-    members = np.split(order, np.cumsum(np.bincount(index))[:-1])
+    count = int(index.max()) + 1
+    area = _area_of(values, outcomes)
     generator = random_generator(seed)
-    found = []
-    for _ in range(resamples):
-        drawn = np.concatenate([members[c] for c in generator.integers(0, len(members), len(members))])
-        if 0 < int(outcomes[drawn].sum()) < len(drawn):
-            found.append(_area(values[drawn], outcomes[drawn]))
+    drawn = (np.bincount(generator.integers(0, count, count), minlength=count)[index] for _ in range(resamples))
+    found = [value for value in map(area, drawn) if value is not None]
     tail = (1 - confidence_level) / 2
     low, high = np.quantile(found, [tail, 1 - tail]) if found else (0.0, 1.0)
-    return Interval(_area(values, outcomes), float(low), float(high), confidence_level)
+    estimate = area(np.ones(len(values), dtype=np.int64))
+    assert estimate is not None  # both outcomes occur
+    return Interval(estimate, float(low), float(high), confidence_level)
 
 
 @checked
@@ -134,10 +134,20 @@ def expected_calibration_error(confidence: Values, right: Values, *, bins: int =
     return float(np.abs(gaps).sum() / len(values))
 
 
-def _area(values: FloatArray, outcomes: BoolArray) -> float:
-    positive = int(outcomes.sum())
-    rank_sum = float(stats.rankdata(values)[outcomes].sum())
-    return (rank_sum - positive * (positive + 1) / 2) / (positive * (len(outcomes) - positive))
+def _area_of(values: FloatArray, outcomes: BoolArray) -> Callable[[npt.NDArray[np.int64]], float | None]:
+    """Return what computes the area from how often each answer is drawn: None without both outcomes."""
+    order = np.argsort(values, kind="stable")
+    right, ascending = outcomes[order], values[order]
+    starts = np.flatnonzero(np.append(True, ascending[1:] != ascending[:-1]))  # of equal confidences
+
+    def area(counts: npt.NDArray[np.int64]) -> float | None:
+        drawn = counts[order]
+        positive, negative = (np.add.reduceat(drawn * those, starts) for those in (right, ~right))
+        pairs = int(positive.sum()) * int(negative.sum())
+        below = np.cumsum(negative) - negative
+        return int(positive @ (2 * below + negative)) / 2 / pairs if pairs else None
+
+    return area
 
 
 def _answers(confidence: Values, right: Values) -> tuple[FloatArray, BoolArray]:
