@@ -23,6 +23,15 @@ CHAT_TEMPLATE = (
 )
 
 
+def chequered(rows, columns) -> list:
+    """Pair all rows (tuples, or single values) with all columns, every second pair only for `make fuzz`."""
+    return [
+        pytest.param(*(row if isinstance(row, tuple) else (row,)), column, marks=[pytest.mark.fuzz] * ((i + j) % 2))
+        for i, row in enumerate(rows)
+        for j, column in enumerate(columns)
+    ]
+
+
 def byte_tokenizer(chat: bool = False, bos: bool = False):
     """A byte-level tokenizer of 256 + 5 tokens, made here: no file, no network."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from helpers.support import LONG_FORMS
 
 HERE = Path(__file__).parent
 
@@ -20,6 +21,7 @@ def files_of(suite: str) -> list[str]:
 def run(suite: str, markers: str, **environment: str) -> None:
     pytest.importorskip("triton")
     inherited = {k: v for k, v in os.environ.items() if k not in ("TRITON_INTERPRET", "PYTEST_ADDOPTS")}
+    markers += "" if LONG_FORMS else " and not fuzz"
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", markers, *files_of(suite)]
     done = subprocess.run(
         command,

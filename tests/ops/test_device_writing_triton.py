@@ -30,7 +30,7 @@ SHARED = RNG.integers(5, 250, 12).tolist()
 PROMPTS = [SHARED, [*SHARED, 7, 9, 11]]
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def there() -> Reader:
     """A reader whose model was made for a GPU. It runs within `pretended`."""
     from pretended import pretended
@@ -55,7 +55,7 @@ def written(reader: Reader, on_device: bool = False, **options: Any) -> list[tup
     return [(each.token_ids, each.finish_reason) for each in generated(reader, on_device, **options)]
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def here() -> Reader:
     return Reader.load((tiny_llama(num_key_value_heads=1), byte_tokenizer()), precision="exact", check="off")
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from helpers.support import LONG_FORMS, chequered
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tolerance import assert_as_exact_as_eager
@@ -19,7 +20,7 @@ from fastreader.ops.linear_logprob.reference import linear_logprob_reference
 pytestmark = pytest.mark.interpreter
 SINGLE_AND_HALF = (torch.float32, torch.float16)
 SMALL = (16, 32, 16, 4, 2)
-CASES = int(os.environ.get("FASTREADER_LOGPROB_CASES", "28"))  # 500 have passed
+CASES = int(os.environ.get("FASTREADER_LOGPROB_CASES", "28" if LONG_FORMS else "12"))  # 500 have passed
 
 
 def check(
@@ -69,10 +70,10 @@ def check(
     assert lean.label_logprob is None
 
 
-@pytest.mark.parametrize("dtype", SINGLE_AND_HALF)
-@pytest.mark.parametrize(
-    ("rows", "width", "vocabulary"), [(0, 8, 5), (1, 1, 1), (1, 63, 127), (17, 33, 129), (5, 16, 64)]
-)
+SIZES = [(0, 8, 5), (1, 1, 1), (1, 63, 127), (17, 33, 129), (5, 16, 64)]
+
+
+@pytest.mark.parametrize(("rows", "width", "vocabulary", "dtype"), chequered(SIZES, SINGLE_AND_HALF))
 def test_awkward_sizes(rows: int, width: int, vocabulary: int, dtype: torch.dtype) -> None:
     check(rows, width, vocabulary, dtype)
 
@@ -84,8 +85,7 @@ def test_splits_of_the_vocabulary(num_splits: int, dtype: torch.dtype) -> None:
     check(20, 24, 250, dtype, num_splits=num_splits, bias=True)
 
 
-@pytest.mark.parametrize("dtype", SINGLE_AND_HALF)
-@pytest.mark.parametrize("rows", [3, 40])
+@pytest.mark.parametrize(("rows", "dtype"), chequered([3, 40], SINGLE_AND_HALF))
 def test_pinned_configurations(rows: int, dtype: torch.dtype) -> None:
     check(rows, 70, 300, dtype, block=None)
 
@@ -99,7 +99,7 @@ def test_large_logits_leave_entropy_exact(shift: float) -> None:
     check(6, 16, 90, torch.float32, bias=True, shift=shift)
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12 if LONG_FORMS else 5, deadline=None)
 @given(
     rows=st.integers(1, 40),
     width=st.integers(1, 40),

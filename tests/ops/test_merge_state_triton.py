@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from helpers.support import chequered
 from merge_cases import states
 from tolerance import assert_as_exact_as_eager
 
@@ -13,8 +14,12 @@ from fastreader.ops.merge_state.reference import merge_reference
 pytestmark = pytest.mark.interpreter
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-@pytest.mark.parametrize(("tokens", "heads", "size"), [(0, 1, 8), (1, 1, 8), (17, 3, 24), (5, 2, 256)])
+SIZES = [(0, 1, 8), (1, 1, 8), (17, 3, 24), (5, 2, 256)]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "heads", "size", "dtype"), chequered(SIZES, [torch.float32, torch.float16, torch.bfloat16])
+)
 def test_two_states(tokens: int, heads: int, size: int, dtype: torch.dtype) -> None:
     out, lse = states(2, tokens, heads, size, dtype)
     strided = out.transpose(1, 3).contiguous().transpose(1, 3)
@@ -26,8 +31,7 @@ def test_two_states(tokens: int, heads: int, size: int, dtype: torch.dtype) -> N
     assert_as_exact_as_eager("lse", got_lse, eager_lse, golden_lse)
 
 
-@pytest.mark.parametrize("count", [1, 2, 7])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize(("count", "dtype"), chequered([1, 2, 7], [torch.float32, torch.float16]))
 def test_a_stack(count: int, dtype: torch.dtype) -> None:
     from fastreader.ops.merge_state.triton import merge_stack_triton
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from forests import Inputs, attention_inputs, forest, random_forest
+from helpers.support import LONG_FORMS, chequered
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tolerance import assert_as_exact_as_eager
@@ -36,24 +37,21 @@ def check(inputs: Inputs, block: tuple[int, int, int, int] | None = SMALL, num_s
     assert_as_exact_as_eager("lse", lse, eager_lse, golden_lse)
 
 
-@pytest.mark.parametrize("dtype", SINGLE_AND_HALF)
-@pytest.mark.parametrize("length", [0, 1, 63, 127, 129])
+@pytest.mark.parametrize(("length", "dtype"), chequered([0, 1, 63, 127, 129], SINGLE_AND_HALF))
 def test_lengths(length: int, dtype: torch.dtype) -> None:
     check(attention_inputs(*forest([0] * length), dtype=dtype, heads=(3, 1), size=16))
 
 
-@pytest.mark.parametrize("dtype", SINGLE_AND_HALF)
-@pytest.mark.parametrize(
-    ("size", "value_size", "heads"),
-    [(8, 8, (2, 2)), (24, 40, (3, 1)), (64, 64, (9, 3)), (80, 80, (4, 2)), (96, 32, (2, 1)), (256, 256, (2, 1))],
-)
+HEADS = [(8, 8, (2, 2)), (24, 40, (3, 1)), (64, 64, (9, 3)), (80, 80, (4, 2)), (96, 32, (2, 1)), (256, 256, (2, 1))]
+
+
+@pytest.mark.parametrize(("size", "value_size", "heads", "dtype"), chequered(HEADS, SINGLE_AND_HALF))
 def test_head_sizes(size: int, value_size: int, heads: tuple[int, int], dtype: torch.dtype) -> None:
     tree = random_forest(size, 50)
     check(attention_inputs(*tree, dtype=dtype, heads=heads, size=size, value_size=value_size))
 
 
-@pytest.mark.parametrize("size", [64, 128, 192])
-@pytest.mark.parametrize("dtype", SINGLE_AND_HALF)
+@pytest.mark.parametrize(("size", "dtype"), chequered([64, 128, 192], SINGLE_AND_HALF))
 def test_pinned_configurations(size: int, dtype: torch.dtype) -> None:
     check(attention_inputs(*random_forest(size, 100), dtype=dtype, heads=(3, 1), size=size), block=None)
 
@@ -62,8 +60,7 @@ def test_bfloat16_by_way_of_float32() -> None:
     check(attention_inputs(*random_forest(3, 100), dtype=torch.bfloat16))
 
 
-@pytest.mark.parametrize("dtype", SINGLE_AND_HALF)
-@pytest.mark.parametrize("window", [1, 7, 40])
+@pytest.mark.parametrize(("window", "dtype"), chequered([1, 7, 40], SINGLE_AND_HALF))
 def test_window(window: int, dtype: torch.dtype) -> None:
     check(attention_inputs(*random_forest(window, 70), dtype=dtype, size=32, window=window))
 
@@ -120,8 +117,7 @@ def test_scale_that_is_not_positive(scale: float, softcap: float | None) -> None
     check(replace(inputs, scale=scale))
 
 
-@pytest.mark.parametrize("dtype", SINGLE_AND_HALF)
-@pytest.mark.parametrize("num_splits", [1, 3, None])
+@pytest.mark.parametrize(("num_splits", "dtype"), chequered([1, 3, None], SINGLE_AND_HALF))
 def test_decoding_splits_the_keys(num_splits: int | None, dtype: torch.dtype) -> None:
     subtree_end, positions = random_forest(8, 300, branching=0.02)
     leaves = np.array([17, 299, 120, 121, 250])
@@ -220,7 +216,7 @@ def test_another_tree_changes_nothing() -> None:
     assert torch.equal(results[0][:50], results[1][:50])
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15 if LONG_FORMS else 6, deadline=None)
 @given(
     climbs=st.lists(st.one_of(st.just(0), st.integers(0, 12)), min_size=1, max_size=60),
     window=st.one_of(st.none(), st.integers(1, 20)),

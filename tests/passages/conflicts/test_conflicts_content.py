@@ -5,7 +5,7 @@ import zlib
 import numpy as np
 import pytest
 from helpers.scripted import ScriptedReader
-from helpers.support import byte_tokenizer
+from helpers.support import LONG_FORMS, byte_tokenizer
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -91,7 +91,7 @@ def consistent(found, count):
 @given(questions, passages, candidates)
 @example("Who wrote it?", [Passage("Cats sleep.")], ["...", "Paris"])
 @example("Who wrote it?", [Passage("York"), Passage("in New York")], ["York", "New York"])
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300 if LONG_FORMS else 75, deadline=None)
 def test_with_candidates(question, kept, names):
     kept, names = usable(kept), [name for name in names if name.strip()]
     keys = list(map(key_of, names))
@@ -109,7 +109,7 @@ def test_with_candidates(question, kept, names):
 
 
 @given(questions, passages, st.lists(names, min_size=2, max_size=5), st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150 if LONG_FORMS else 37, deadline=None)
 def test_with_aliases_given_twice(question, kept, names, data):
     kept, names = usable(kept), different(names)
     free = [name for name in NAMES if key_of(name) not in set(map(key_of, names))]
@@ -120,7 +120,7 @@ def test_with_aliases_given_twice(question, kept, names, data):
 
 
 @given(questions, passages)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150 if LONG_FORMS else 37, deadline=None)
 def test_without_candidates(question, kept):
     kept = usable(kept)
     found = fr.conflicts(READER, question, kept)
@@ -129,7 +129,7 @@ def test_without_candidates(question, kept):
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(1, 20), st.integers(2, 8))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100 if LONG_FORMS else 25, deadline=None)
 def test_judgement_does_not_depend_on_the_order(seed, n, k):
     rng = np.random.default_rng(seed)
     stated = rng.choice([0, 0, 0.5, 1], (n, k))
