@@ -201,7 +201,8 @@ def test_it_runs_as_a_module(tmp_path):
     command = [sys.executable, "-m", "fastreader"]
     shown = subprocess.run([*command, "--version"], capture_output=True, text=True, check=True)
     assert shown.stdout == f"fastreader {__version__}\n"
-    failed = subprocess.run([*command, "score", str(tmp_path / "none.jsonl")], capture_output=True, text=True)
+    missing = [str(tmp_path / "none.jsonl"), str(tmp_path / "out.jsonl")]  # convert needs no torch
+    failed = subprocess.run([*command, "convert", *missing], capture_output=True, text=True)
     assert failed.returncode == 2
     assert "none.jsonl" in failed.stderr
     assert "Traceback" not in failed.stderr
