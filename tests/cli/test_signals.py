@@ -98,39 +98,6 @@ def test_a_limit_on_memory_is_an_error_of_ours(questions, megabytes):
     assert done.stderr.startswith("error: not enough memory") and done.stderr.count("\n") == 1
 
 
-FILLING = """
-import functools, resource, weakref
-from fastreader import cli
-
-held = None
-
-def app():
-    global held
-    weakref.finalize(app, print)  # what the interpreter calls at its end needs memory too
-    str(functools.reduce(lambda inner, _: [inner], range(900), []))  # a stack that has grown by now
-    resource.setrlimit(resource.RLIMIT_AS, (300 << 20, 300 << 20))
-    for size in (1 << 20, 1 << 12, 100):
-        try:
-            while True:
-                held = (held, bytes(size))
-        except MemoryError:
-            pass
-    ERROR
-
-cli.app = app
-cli.main()
-"""
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="RLIMIT_AS is enforced on Linux")
-@pytest.mark.parametrize("error", ["return bytes(1 << 20)", "raise SystemError('error return without exception set')"])
-def test_a_process_that_has_no_byte_left_ends_by_a_sentence(error):
-    filling = [sys.executable, "-c", FILLING.replace("ERROR", error)]
-    done = subprocess.run(filling, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 1, done.stderr
-    assert done.stderr.startswith("error: not enough memory") and done.stderr.count("\n") == 1
-
-
 def test_an_output_deleted_during_a_run_fails_and_loses_nothing(model, questions, tmp_path):
     out = tmp_path / "out.jsonl"
     arguments = ["score", str(questions), "-m", model, "-o", str(out)]
