@@ -1,4 +1,4 @@
-"""fastreader passages: build, info, prune; and what later calls find of them."""
+"""fastreader passages: build, info, prune, and what later calls find of them."""
 
 import json
 

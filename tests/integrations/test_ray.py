@@ -128,7 +128,7 @@ def test_scores_equal_the_direct_call(connected, reader):
 
 
 def test_actors_share_a_folder_of_passages(connected, reader, tmp_path):
-    """What one read, and the call before, the others find; a cache without a folder cannot be sent to them."""
+    """What one read, and the call before, the others find. A cache without a folder cannot be sent to them."""
     direct = {ranked.id: ranked for ranked in fr.rerank(reader, examples(40))}
     cache = fr.PassageCache(folder=tmp_path / "kept")
     for _ in range(2):

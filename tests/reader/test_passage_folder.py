@@ -354,7 +354,7 @@ def run_mixtures(family, folder, calls, kills, seed=0):
 
 @pytest.mark.parametrize("family", ["Llama"])
 def test_two_processes_kills_restarts_and_damage(family, tmp_path):
-    """A process that is killed while it writes; `test_many_mixtures_of_processes` does so longer."""
+    """A process is killed while it writes. `test_many_mixtures_of_processes` does so longer."""
     assert run_mixtures(family, tmp_path / "kept", 30, 1) > 0
 
 

@@ -111,7 +111,7 @@ def passages_prune(
         float | None, typer.Option(help="Remove the least recently used beyond this.", min=0.0, show_default=False)
     ] = None,
     unused_days: Annotated[
-        float | None, typer.Option(help="Remove what was not used for so many days.", min=0.0, show_default=False)
+        float | None, typer.Option(help="Remove what was not used for N days.", min=0.0, show_default=False)
     ] = None,
     keep: Annotated[
         str | None, typer.Option(help="Remove all but this reader's, by the name in `info`.", show_default=False)

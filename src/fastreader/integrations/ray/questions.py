@@ -49,9 +49,7 @@ class QuestionTask:
     options: dict[str, Any]
 
     def __post_init__(self) -> None:
-        pickle.dumps(
-            self.options.get("cache")
-        )  # raises now what would raise in threads of Ray
+        pickle.dumps(self.options.get("cache"))  # raises now what would raise in threads of Ray
 
     def __call__(self, reader: Any, examples: list[Example]) -> Iterator[Outcome]:
         """Yield the values of each example's result, errors last."""

@@ -186,7 +186,7 @@ class PassageFolder:
 
         Args:
             max_bytes: the least recently used ones leave until no more than this is held; None takes the limit.
-            unused_for: those leave that were not used for so many seconds.
+            unused_for: those leave that were not used for this number of seconds.
             keep: all leave that belong to another reader than the one of this name.
         """
         removed = 0
@@ -237,7 +237,7 @@ def _identity(key: PrefixKey) -> dict[str, str]:
 
 
 def _files(folder: Path) -> Iterator[tuple[float, int, Path]]:
-    """Yield when each file of a reader was last used, its size and its path; and remove drafts left behind."""
+    """Yield when each file of a reader was last used, its size and its path, and remove drafts left behind."""
     with os.scandir(folder) as entries:
         for entry in entries:
             path = Path(entry.path)

@@ -32,7 +32,7 @@ class DamagedError(Exception):
 def write_stored(path: Path, key_values: KeyValues, about: Mapping[str, str]) -> None:
     """Write a passage's keys, values and states to a new file.
 
-    Tensors of one shape, type and device lie behind one another as one, since each of a file costs time to open.
+    Tensors of one shape, type and device are stored as one, since each of a file costs time to open.
 
     Args:
         path: of the file.
