@@ -9,9 +9,9 @@ second of "without". "first" has no bar, since a slow machine spends the time on
     python benchmarks/passage_cache_server.py --output benchmarks/results/passage_cache_server.jsonl
     python benchmarks/passage_cache_server.py --seconds 5 --clients 4 --passages 20
 
-With --soak it serves for that number of seconds with a cache for few passages, so that entries leave all the time, and notes
-the server's resident memory every ten seconds. Bars: from a third of the time on memory grows by at most 1 %, and the
-cache never holds more than its limit.
+With --soak it serves for that number of seconds with a cache for few passages, so that entries leave all the time,
+and notes the server's resident memory every ten seconds. Bars: from a third of the time on memory grows by at most 1
+%, and the cache never holds more than its limit.
 
     python benchmarks/passage_cache_server.py --soak 600 --output benchmarks/results/passage_cache_server.jsonl
 """

@@ -5,14 +5,15 @@
     python studies/conflicts.py --output runs/conflicts --fit
     python studies/conflicts.py --output runs/conflicts --report
 
-Each question has one to four passages that state its answer and stay as they are, one or two that are altered, and none
-to five that do not state it. Kinds of alteration: the answer replaced by another question's answer (entity), by another
-number or another date of its form (number, date), the sentence negated (negation), and a text that a reader writes with
-another question's answer (rewrite; kept if it states that answer, not the right one, and has half of the question's
-words that the passage had). Passages are snippets of at
-most 60 words. Where the data have too few passages that state the answer, sentences of them and written sentences are
-added. In a third of the questions with unrelated passages one of these states the replaced answer, about its own topic.
-`conflicts` sees each question clean and altered, with the right and the replaced answers as candidates.
+Each question has one to four passages that state its answer and stay as they are, one or two that are altered, and
+none to five that do not state it. Kinds of alteration: the answer replaced by another question's answer (entity), by
+another number or another date of its form (number, date), the sentence negated (negation), and a text that a reader
+writes with another question's answer (rewrite; kept if it states that answer, not the right one, and has half of the
+question's words that the passage had). Questions whose altered passages share no word with them are left out.
+Passages are snippets of at most 60 words. Where the data have too few passages that state the answer, sentences of
+them and written sentences are added. In a third of the questions with unrelated passages one of these states the
+replaced answer, about its own topic. `conflicts` sees each question clean and altered, with the right and the
+replaced answers as candidates.
 
 Rows are appended as they come, numbers without texts, one kind after another; a stopped run resumes with the same
 command.
@@ -201,8 +202,13 @@ def used(rows: Sequence[Row]) -> list[Row]:
 
 
 def about_it(row: Row, place: int) -> bool:
-    """Return whether an altered passage has half of the question's words that it had, or more."""
-    return row["changed"]["about"][place] >= row["clean"]["about"][place] / 2
+    """Return whether an altered passage had some of the question's words, and has half of them or more.
+
+    One that shares no word with the question contradicts nothing about it, such as another event of the year that is
+    the answer.
+    """
+    before, after = (row[name]["about"][place] for name in ("clean", "changed"))
+    return before > 0 and after >= before / 2
 
 
 def grouped(rows: Sequence[Row]) -> Iterator[tuple[Evidence, np.ndarray]]:
