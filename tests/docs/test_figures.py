@@ -288,12 +288,11 @@ def test_report_on_orderings_is_that_of_the_rows(tmp_path):
 
 # Sections that quote a stored report: page, level and title, where in it, report, and figures that come from several of
 # its own or from a paper.
-LINEAR = {"0.093", "0.098", "0.449", "0.443", "0.325", "0.317", "0.911"}  # another form of the model, not kept
 QUOTED = [
     ("sure.md", "##", "Results", "", "sure_study.md", {"0.6", "28.4", "33.5"}),
     ("eor.md", "##", "Measured", "", "eor_study.md", set()),
     ("moi-baselines.md", "###", "Other analyses", "", "moi_analyses.md", {"0.22", "-14.84", "0.90", "-15.53"}),
-    ("conflicts.md", "##", "Measured", "", "conflicts/report.md", LINEAR),
+    ("conflicts.md", "##", "Measured", "", "conflicts/report.md", set()),
     ("conflicts.md", "##", "Answers over orderings", "`fr.statistics`", "orderings/report.md", set()),
     ("noise.md", "##", "Measured", "These results differ", "noise_study.md", set()),  # the table has its own p values
 ]

@@ -36,7 +36,7 @@ class Weights(NamedTuple):
 
 
 # Fitted by studies/conflicts.py on made questions.
-WEIGHTS = Weights(statement=5.885, denial=6.319, reading=0.087, silent=5.712, about=5.112, text=0.202, altered=-2.283)
+WEIGHTS = Weights(statement=5.538, denial=6.105, reading=0.096, silent=6.295, about=5.775, text=0.212, altered=-2.075)
 
 
 class Evidence(NamedTuple):
