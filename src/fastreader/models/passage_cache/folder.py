@@ -31,6 +31,7 @@ PrefixKey = tuple[str, str]
 MARK = "passages.json"  # of a folder that is ours, and of each reader's folder in it
 _SUFFIX = ".safetensors"
 _TOUCH_AFTER = 60.0  # seconds between two notes that a file is used
+_MOST_TOUCHED = 1 << 16  # files whose last note is remembered, so that a server's memory does not grow
 _LOOK_AFTER = 16  # a process looks at what others wrote each time it has added this share of the limit
 _ROOM = 16  # evicting makes room for this share of the limit
 _OLD_DRAFT = 3600.0  # seconds after which a file that is not whole was left behind
@@ -165,6 +166,8 @@ class PassageFolder:
         """Note that an entry is used, also one that is in memory, so that its file stays."""
         now = time.monotonic()
         if now - self._touched.get(key, -_TOUCH_AFTER) >= _TOUCH_AFTER:
+            if len(self._touched) >= _MOST_TOUCHED:
+                self._touched.clear()
             self._touched[key] = now
             try:
                 os.utime(self._file(key))
