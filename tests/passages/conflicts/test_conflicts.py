@@ -12,6 +12,7 @@ from fastreader.errors import InputError
 from fastreader.passages.conflicts import Conflicts
 from fastreader.passages.conflicts.claims import proposed, spans
 from fastreader.passages.conflicts.evidence import undecided
+from fastreader.passages.conflicts.find import comparable
 from fastreader.passages.conflicts.judge import READING, TEXT, WEIGHTS, Evidence, judge
 from fastreader.passages.conflicts.statements import statements
 from fastreader.reader.prompts.pieces import encode
@@ -314,3 +315,14 @@ def test_passages_that_state_no_candidate(tiny_reader, passages, candidates):
 def test_claims_in_scripts_without_spaces(tiny_reader):
     found = fr.conflicts(tiny_reader, "首都は?", ["首都は東京です。", "京都は古い都です。"], ["東京", "京都"])
     assert found.claims == [0, 1] and not found.note and np.isfinite(found.texts).all()
+
+
+def test_of_proposals_only_passages_that_are_about_the_question_as_much_count():
+    """Two agree on the first. One of less about the question states the second, and one of as much denies the first."""
+    stated = np.array([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.0, 0.0]])
+    denied = np.array([[0, 0], [0, 0], [0, 0], [1, 0]], dtype=bool)
+    nothing = np.full((4, 2), np.nan)
+    for about, kept in (([0.8, 0.7, 0.4, 0.8], [0, 1, 3]), ([0.5, 1.0, 0.8, 0.79], [1, 2]), ([0, 0, 0, 0], range(4))):
+        got = comparable(Evidence(stated, denied, np.array(about), nothing, nothing, np.array([0, 0, 1, -1])))
+        own = np.isin(np.arange(4), kept)[:, None]
+        assert (got.stated == stated * own).all() and (got.denied == denied & own).all()

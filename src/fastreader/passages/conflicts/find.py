@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 ReaderLike = ScoringReader | str | os.PathLike[str]
 NOTHING_STATED = "no passage states a candidate, so none is compared with the others"
+AS_MUCH = 0.8  # of the share of the question's words
 NOTHING_PROPOSED = "not enough to say: no passage has a phrase of the kind that the question asks for"
 NONE_AGREE = "not enough to say: no two passages state the same proposed answer"
 ONE_PROPOSED = "not enough to say: the passages propose one answer only"
@@ -69,7 +70,8 @@ def conflicts(
 
     Returns:
         The evidence, the probabilities and the odd passage. If no passage states or denies a candidate, there is no
-        consensus and no odd passage, and a `note` says so; nor if no two passages state the same proposed candidate.
+        consensus and no odd passage, and a `note` says so; nor if no two passages state the same proposed candidate. Of
+        proposed candidates only passages count that are about the question as much as those that agree.
 
     Raises:
         InputError: if there is no passage, fewer than two candidates are given, two of them are the same answer, or
@@ -100,14 +102,27 @@ def conflicts(
         nothing = np.zeros((len(example.passages), 0))
         found = ConflictScores(nothing, np.zeros(0), nothing, [None] * len(nothing), TreeStats(0, 0, 0, 0))
     evidence, note = _evidence(said, found), ""
+    if own and len(given) > 1:
+        evidence = comparable(evidence)
     if own and len(given) < 2:
         note = ONE_PROPOSED if given else NOTHING_PROPOSED
-    elif own and (said.stated == 1).sum(axis=0).max() < 2:
+    elif own and (evidence.stated == 1).sum(axis=0).max() < 2:
         note, evidence = NONE_AGREE, evidence._replace(stated=0 * said.stated, denied=said.denied & False)
     verdict = judge(evidence)
     if verdict.consensus is None:
         note = note or NOTHING_STATED
     return _result(example, given, said, found, verdict, (own, stats, reader.describe(), note))
+
+
+def comparable(evidence: Evidence) -> Evidence:
+    """Leave out what passages state that are less about the question than those that agree on a proposed answer.
+
+    Proposals are names, dates and phrases that need not exclude each other: another passage's place or person is no
+    contradiction, unless the passage is about the question as much.
+    """
+    agreed = evidence.stated[:, (evidence.stated == 1).sum(axis=0).argmax()] == 1
+    own = (evidence.about >= AS_MUCH * evidence.about[agreed].max(initial=0.0))[:, None]
+    return evidence._replace(stated=evidence.stated * own, denied=evidence.denied & own)
 
 
 def _evidence(said: Statements, found: ConflictScores) -> Evidence:
