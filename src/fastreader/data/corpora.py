@@ -65,10 +65,10 @@ def sample_passages(path: PathLike, count: int, *, seed: int = 0) -> list[Passag
         The passages in their order in the file; all of them if there are at most `count`.
 
     Raises:
-        InputError: as `iter_passages`, for rows that are drawn; or if `count` is below 1, or no list is that long.
+        InputError: as `iter_passages`, for rows that are drawn; or if `count` < 1.
     """
-    check_int("count", count, maximum=sys.maxsize)
-    drawn, total = reservoir(_rows(path), count, random_generator(seed))
+    check_int("count", count)
+    drawn, total = reservoir(_rows(path), min(count, sys.maxsize), random_generator(seed))
     if total > count:
         logger.info("%s: drew %s of %s passages (seed %s)", path, f"{count:,}", f"{total:,}", seed)
     return [_passage(place, row) for place, row in drawn]

@@ -76,7 +76,7 @@ def test_candidates_from_the_passages(tiny_reader):
     assert differ.candidates == ["Ann", "Bob"] and differ.odd is None and differ.consensus is None
     assert differ.score == 0 and "no two passages" in differ.note
     agreed = fr.conflicts(tiny_reader, "Who?", ["Ann.", "Bob.", "It is Ann."])
-    assert agreed.consensus == agreed.candidates.index("Ann") and agreed.odd == 1 and not agreed.note
+    assert agreed.consensus == agreed.candidates.index("Ann") and agreed.odd == 1 and "may both be right" in agreed.note
     nested = fr.conflicts(tiny_reader, "Who?", ["Charles Darwin.", "Darwin."])
     assert nested.candidates == ["Charles Darwin"] and nested.stated.tolist() == [[1], [1]]
 

@@ -15,6 +15,7 @@ from fastreader.core.tree import TreeStats
 from fastreader.data.types import Passage
 from fastreader.errors import InputError
 from fastreader.passages.conflicts import Conflicts
+from fastreader.passages.conflicts.find import ONLY_PROPOSED
 from fastreader.passages.conflicts.forms import different, key_of
 from fastreader.passages.conflicts.judge import Evidence, judge
 from fastreader.reader.prompts.encoder import TextEncoder
@@ -80,7 +81,7 @@ def consistent(found, count):
     assert found.odd_scores.max() <= found.score + 1e-9
     assert not (found.stated.astype(bool) & found.denied).any()
     assert all(c is None or found.stated[i, c] == 1 for i, c in enumerate(found.claims))
-    if found.note:
+    if found.note and found.note != ONLY_PROPOSED:
         assert found.odd is None and found.score == 0
     if not (found.stated.any() or found.denied.any()):
         assert found.odd is None and found.consensus is None and found.score == 0 and found.note

@@ -18,7 +18,7 @@ from fastreader.data.types import Example
 from fastreader.passages.conflicts.evidence import ConflictScores, gather, propose
 from fastreader.passages.conflicts.forms import key_of
 from fastreader.passages.conflicts.judge import Evidence, Verdict, judge
-from fastreader.passages.conflicts.results import Conflicts
+from fastreader.passages.conflicts.results import FLAG, Conflicts
 from fastreader.passages.conflicts.statements import Statements, statements
 from fastreader.reader.prompts.template import Template, as_template
 from fastreader.scoring.known_passages import with_cache
@@ -31,6 +31,7 @@ NOTHING_STATED = "no passage states a candidate, so none is compared with the ot
 AS_MUCH = 0.8  # of the share of the question's words
 NOTHING_PROPOSED = "not enough to say: no passage has a phrase of the kind that the question asks for"
 NONE_AGREE = "not enough to say: no two passages state the same proposed answer"
+ONLY_PROPOSED = "the answers are proposed from the passages, and two may both be right; pass candidates to be sure"
 ONE_PROPOSED = "not enough to say: the passages propose one answer only"
 
 
@@ -109,6 +110,8 @@ def conflicts(
     elif own and (evidence.stated == 1).sum(axis=0).max() < 2:
         note, evidence = NONE_AGREE, evidence._replace(stated=0 * said.stated, denied=said.denied & False)
     verdict = judge(evidence)
+    if own and not note and verdict.probability >= FLAG:
+        note = ONLY_PROPOSED
     if verdict.consensus is None:
         note = note or NOTHING_STATED
     return _result(example, given, said, found, verdict, (own, stats, reader.describe(), note))
