@@ -3,6 +3,7 @@
 import errno
 import os
 import pickle
+import shutil
 import signal
 import stat
 import subprocess
@@ -169,6 +170,25 @@ def test_a_folder_that_cannot_be_written_loses_no_number(reader, tmp_path, monke
     assert caplog.text.count("No space left on device") == 1
     assert (cache.info().written, files_of(tmp_path)) == (0, [])
     assert not list(tmp_path.glob("*/.*"))
+
+
+def test_a_folder_that_is_removed_under_a_reader_loses_no_number(reader, tmp_path, caplog):
+    cache = fr.PassageCache(1, tmp_path / "kept")
+    ask(reader, cache, Shelf(4), 1)
+    shutil.rmtree(tmp_path / "kept")
+    ask(reader, cache, Shelf(5), 2)
+    assert caplog.text.count("cannot be written") == 1 and not (tmp_path / "kept").exists()
+
+
+def test_a_file_that_cannot_be_mapped_is_read_as_a_passage(reader, tmp_path, monkeypatch):
+    def fail(*_):
+        raise MemoryError
+
+    ask(reader, fr.PassageCache(folder=tmp_path), Shelf(4), 1)
+    monkeypatch.setattr(folders, "read_stored", fail)
+    before = files_of(tmp_path)
+    ask(reader, fr.PassageCache(folder=tmp_path), Shelf(4), 1)
+    assert before and files_of(tmp_path) == before
 
 
 def test_rounded_to_8_bits(reader, tmp_path):

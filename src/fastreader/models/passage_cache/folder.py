@@ -92,7 +92,7 @@ class PassageFolder:
         repair_in_children(self)
         require(not self.path.exists() or self.path.is_dir(), f"folder: expected a folder, {self.path} is a file")
         if not self.path.exists():
-            self.path.mkdir(parents=True, mode=0o700)
+            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)  # or by another process meanwhile
         mark = self.path / MARK
         if not mark.exists():
             others = [file.name for file in self.path.iterdir() if not is_draft(file)]
@@ -114,7 +114,7 @@ class PassageFolder:
         file = self._file(key)
         try:
             found = read_stored(file, _identity(key))
-        except FileNotFoundError:
+        except (FileNotFoundError, MemoryError):  # also where no more can be mapped: the pass then reads the passage
             return None
         except DamagedError as error:
             log.warning("%s; the file is removed", error)
@@ -150,7 +150,7 @@ class PassageFolder:
             draft.replace(file)
         except (OSError, SafetensorError) as error:
             draft.unlink(missing_ok=True)
-            if not file.parent.exists():  # a reader's folder was pruned meanwhile
+            if self.path.exists() and not file.parent.exists():  # a reader's folder was pruned meanwhile
                 self._introduced.discard(key[0])
                 return
             self._unwritable = True
