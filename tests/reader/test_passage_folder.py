@@ -234,7 +234,7 @@ def test_bad_folders_are_refused(tmp_path):
     with pytest.raises(InputError, match=r"folder: expected a folder, .*file is a file"):
         fr.PassageCache(folder=tmp_path / "file")
     with pytest.raises(
-        InputError, match=r"folder: expected an empty folder, or one with passages\.json, got .* with file"
+        InputError, match=r"folder: .*: expected an empty folder, or one with passages\.json, got 'file'"
     ):
         fr.PassageCache(folder=tmp_path)
     (tmp_path / "new").mkdir()

@@ -97,7 +97,7 @@ class PassageFolder:
         if not mark.exists():
             others = [file.name for file in self.path.iterdir() if not is_draft(file)]
             if others and not mark.exists():  # another process may have made it meanwhile
-                expect(False, "folder", f"an empty folder, or one with {MARK}", f"{self.path} with {others[0]}")
+                expect(False, f"folder: {self.path}", f"an empty folder, or one with {MARK}", others[0])
             write_json(mark, {"format": FORMAT})
         held = read_object(mark).get("format")
         expect(held == FORMAT, "folder", f"{self.path} with format {FORMAT}", held)
