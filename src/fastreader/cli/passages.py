@@ -59,8 +59,6 @@ def passages_build(
       fastreader passages build corpus.jsonl --store passages
 
       fastreader serve --passage-folder passages
-
-      python -c "cache = fastreader.PassageCache(folder='passages')"
     """
     from fastreader.data.corpora import iter_passages
     from fastreader.models.passage_cache.cache import PassageCache
