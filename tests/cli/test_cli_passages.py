@@ -36,7 +36,7 @@ def test_info(built, model):
     assert [(row["about"]["name"], row["entries"]) for row in rows] == [(model, 4)]
     assert run("passages", "info", built / "kept", "--format", "jsonl").stdout == json.dumps(rows[0]) + "\n"
     table = run("passages", "info", built / "kept", COLUMNS="200").stdout
-    assert "last used" in table and str(rows[0]["entries"]) in table
+    assert "last used" in table and f"{rows[0]['nbytes'] / 1e6:,.1f}" in table
 
 
 def test_bad_arguments(built, model, tmp_path):

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 app = typer.Typer(
     help="Keys and values of passages that were read, in a folder: build, info, prune.", no_args_is_help=True
 )
-_GB, _DAY = 10**9, 86_400.0
+_MB, _GB, _DAY = 10**6, 10**9, 86_400.0
 
 
 class Stored(StrEnum):
@@ -92,12 +92,12 @@ def passages_info(
         typer.echo("\n".join(map(json.dumps, rows)) if format is options.Format.jsonl else json.dumps(rows, indent=1))
         return
     table = Table("reader", "precision", "products", "stored", header_style="bold")
-    for name in ("entries", "GB", "last used"):
-        table.add_column(name, justify="right")
+    for name in ("entries", "MB", "last used"):
+        table.add_column(name, justify="right", no_wrap=True)
     for each in found:
         about = [Text(str(each.about.get(key, ""))) for key in ("name", "precision", "products", "stored")]
         used = datetime.fromtimestamp(each.last_used).isoformat(" ", "minutes")
-        table.add_row(*about, f"{each.entries:,}", f"{each.nbytes / _GB:.2f}", used)
+        table.add_row(*about, f"{each.entries:,}", f"{each.nbytes / _MB:,.1f}", used)
     Screen().print(table)
 
 

@@ -57,7 +57,6 @@ class PassageArguments:
             help="Memory for them, in MB, of all keys together.", min=0.001, show_default="a tenth of what is free"
         ),
     ] = None
-
     passage_folder: Annotated[
         Path | None,
         typer.Option(
