@@ -15,11 +15,12 @@ ARM64_CXX ?= aarch64-linux-gnu-g++
 ARM64_QEMU ?= qemu-aarch64 -L /usr/aarch64-linux-gnu
 INPUTS := pyproject.toml setup.py constraints.txt $(wildcard csrc/*)
 
-.PHONY: demo test test-integrations test-site lint audit fuzz faults sanitize kernels arm64 format docs bench compile-report bench-ops bench-eor bench-sizes bench-gpu gpu-standin model encoder clean help
+.PHONY: demo test test-long test-integrations test-site lint audit fuzz faults sanitize kernels arm64 format docs bench compile-report bench-ops bench-eor bench-sizes bench-gpu gpu-standin model encoder clean help
 
 help:
 	@echo "make demo       what fastreader shows and does, in a minute, with the packaged reader"
-	@echo "make test       all tests"
+	@echo "make test       the tests, but few cases of long ones"
+	@echo "make test-long  all cases of long tests: about 15 minutes"
 	@echo "make sanitize   the C++ kernels under AddressSanitizer and UndefinedBehaviorSanitizer (g++)"
 	@echo "make kernels    the C++ kernels of this machine against plain loops, without torch"
 	@echo "make arm64      the same compiled for arm64, in an emulator (g++-aarch64-linux-gnu, qemu-user)"
@@ -66,6 +67,9 @@ demo: model
 # once, where the environment forbids it too, are not compiled again by each process that a test starts.
 test: $(VENV)/.developing model encoder
 	PYTHONDONTWRITEBYTECODE= FASTREADER_REQUIRE_MODEL=1 OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations 40
+
+test-long: $(VENV)/.developing model encoder
+	FASTREADER_REQUIRE_MODEL=1 OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -n 2 --dist worksteal --long -m "long and not fuzz"
 
 # The extra `frameworks` lists these clients, whose tests fail here, instead of skipping, if one cannot be imported;
 # `quantised` lists the libraries of quantised checkpoints.
@@ -126,7 +130,7 @@ audit: $(VENV)/.developing
 # Every test under tests/fuzz, those with a long form by FASTREADER_FUZZ or by their marker in that form.
 fuzz: $(VENV)/.developing
 	$(BIN)/python -m pip install -q -c constraints.txt --no-build-isolation -e '.[fuzz]'
-	FASTREADER_FUZZ=1 FASTREADER_FUZZ_CALLS=15000 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal --timeout 1700 \
+	FASTREADER_FUZZ=1 FASTREADER_FUZZ_CALLS=15000 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal --timeout 1700 --long \
 		-m "not faults" tests/fuzz tests/models tests/reader/test_determinism.py tests/reader/test_writing.py \
 		tests/reader/test_passage_cache.py tests/passages/ranking/test_relevance.py tests/data/test_formats.py \
 		tests/security/test_hostile_chat_templates.py tests/integrations/serve/test_server_memory.py \
@@ -134,7 +138,7 @@ fuzz: $(VENV)/.developing
 		tests/passages/conflicts/test_conflicts_content.py
 
 faults: $(VENV)/.developing
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal --timeout 1700 -m "faults or not faults" tests/faults
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal --timeout 1700 --long -m "faults or not faults" tests/faults
 
 format: $(VENV)/.developing
 	$(BIN)/ruff check --fix

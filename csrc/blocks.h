@@ -1,7 +1,8 @@
 // Weights that keep the integers of a GGUF file.
 #pragma once
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
 
 #include "kernels.h"
 

@@ -1,7 +1,8 @@
 // Memory that is used again, since a step of writing would otherwise allocate hundreds of small tensors.
 #pragma once
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
 
 #include <cstdint>
 

@@ -1,6 +1,7 @@
 // fastreader::causal_conv on the CPU: a short depthwise convolution over the paths of a packed tree.
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
 #include <torch/library.h>
 
 #include "parallel.h"

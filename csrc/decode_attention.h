@@ -1,7 +1,8 @@
 // Attention of rows that each see ranges of keys, for the ops that contain it.
 #pragma once
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
 #include <c10/util/SmallVector.h>
 
 #include <array>

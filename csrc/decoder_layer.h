@@ -1,7 +1,8 @@
 // A decoder layer before and after attention, for the ops that contain one.
 #pragma once
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
 
 #include <optional>
 

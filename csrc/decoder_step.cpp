@@ -3,7 +3,8 @@
 // Each layer is that of decoder_layer_in, decode_attention and decoder_layer_out_, and gives their bits. Keys and values
 // are written where the texts keep them, and the threads stay awake from one product to the next (crew.h).
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
 #include <torch/library.h>
 
 #include <algorithm>

@@ -1,6 +1,9 @@
 // fastreader::linear on the CPU: float32 inputs times a packed weight, operands rounded to bf16 or in bf16x3.
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/linalg_vector_norm.h>
+#include <ATen/ops/ones.h>
 #include <torch/library.h>
 
 #include <algorithm>

@@ -1,7 +1,7 @@
 // Products of inputs and a packed weight, for the ops that contain one.
 #pragma once
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
 
 #include <optional>
 #include <string>

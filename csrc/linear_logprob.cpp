@@ -1,6 +1,7 @@
 // fastreader::linear_logprob on the CPU: (block of rows) x (slice of the vocabulary) tasks, then their merge.
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
 #include <torch/library.h>
 
 #include <cmath>

@@ -1,7 +1,8 @@
 // Shared by the ops: choice of kernels, and tasks for threads.
 #pragma once
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
 #include <ATen/Parallel.h>
 
 #include <atomic>

@@ -1,6 +1,7 @@
 // fastreader::rms_norm, rotary and gate on the CPU: the work on each token between matrix products.
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
 #include <torch/library.h>
 
 #include "parallel.h"

@@ -1,7 +1,8 @@
 // fastreader::scan_chains on the CPU: recurrences of linear attention over the chains of a packed tree, level by level.
 // A task is one chain and one head; if these are few, the columns of the state are divided too. Results depend on neither.
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
 #include <torch/library.h>
 
 #include <vector>

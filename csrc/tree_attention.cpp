@@ -1,6 +1,8 @@
 // fastreader::tree_attention on the CPU: packs keys and values once, then runs (tile, key head) tasks.
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
 #include <torch/library.h>
 
 #include "parallel.h"

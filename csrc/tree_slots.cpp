@@ -10,7 +10,8 @@
 // queries see the copies instead of the old keys: queries see a slot from the node of its birth to its end. No query
 // sees two copies.
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
 #include <torch/library.h>
 
 #include <limits>

@@ -22,9 +22,36 @@ hypothesis.settings.register_profile("untimed", deadline=None)
 hypothesis.settings.load_profile("untimed")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the longest files, so that no process works on one alone at the end."""
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--long", action="store_true", help="also run the cases that the marker `long` leaves out")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out long cases unless they are asked for, and begin with the longest files.
+
+    A process that works on a long file alone at the end would leave the others idle.
+    """
     items.sort(key=lambda item: not item.path.name.endswith("suites.py"))
+    if config.getoption("--long") or any("::" in argument for argument in config.args):
+        return
+    if left_out := long_cases(items):
+        config.hook.pytest_deselected(items=[item for item in items if item in left_out])
+        items[:] = [item for item in items if item not in left_out]
+
+
+def long_cases(items: list[pytest.Item]) -> set[pytest.Item]:
+    """Return the cases of tests marked `long` but `keep` (0) of each test, evenly spaced."""
+    tests: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("long"):
+            tests.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    left_out: set[pytest.Item] = set()
+    for cases in tests.values():
+        keep = cases[0].get_closest_marker("long").kwargs.get("keep", 0)
+        kept = {len(cases) * place // keep for place in range(keep)}
+        left_out.update(case for place, case in enumerate(cases) if place not in kept)
+    return left_out
 
 
 def pytest_collection_finish() -> None:

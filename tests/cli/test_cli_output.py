@@ -144,6 +144,7 @@ def test_an_output_without_a_folder_is_refused_before_the_model_loads(questions,
     assert "--output:" in done.stderr and "no folder" in done.stderr
 
 
+@pytest.mark.long
 def test_nobody_reads_the_output_any_more(model, questions):
     command = [*COMMAND, "score", str(questions), "-m", model, "-f", "jsonl"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

@@ -52,6 +52,7 @@ def test_the_bundled_questions_have_one_right_passage_where_the_demo_says():
 
 
 @pytest.mark.parametrize("precision", ["fast", "exact"])
+@pytest.mark.long(keep=1)
 def test_the_packaged_reader_flips_and_arranging_mends_it(packaged_folder, precision):
     reader = Reader.load(packaged_folder.name, precision=precision)
     orders, ranking = bundled()

@@ -16,6 +16,7 @@ from fastreader.reader.reader import Reader
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("command", ["score", "rerank", "ask"])
+@pytest.mark.long(keep=2)
 def test_a_signal_is_answered_by_a_sentence(model, questions, tmp_path, command, number):
     out = tmp_path / "out.jsonl"
     arguments = [command, str(questions), "-m", model, "-o", str(out)]
@@ -88,6 +89,7 @@ ENDED_BY_CPP = ("terminate called", "cannot allocate memory for thread-local dat
 
 @pytest.mark.skipif(sys.platform != "linux", reason="RLIMIT_AS is enforced on Linux")
 @pytest.mark.parametrize("megabytes", [300, 605, 640])
+@pytest.mark.long(keep=1)
 def test_a_limit_on_memory_is_an_error_of_ours(questions, megabytes):
     """They stop the mapping of torch's libraries, and its import. C++ or the linker may end the process itself."""
     limited = ["bash", "-c", f'ulimit -v {megabytes * 1000}; ulimit -c 0; exec "$@"', "bash", *COMMAND]
@@ -98,6 +100,7 @@ def test_a_limit_on_memory_is_an_error_of_ours(questions, megabytes):
     assert done.stderr.startswith("error: not enough memory") and done.stderr.count("\n") == 1
 
 
+@pytest.mark.long
 def test_an_output_deleted_during_a_run_fails_and_loses_nothing(model, questions, tmp_path):
     out = tmp_path / "out.jsonl"
     arguments = ["score", str(questions), "-m", model, "-o", str(out)]

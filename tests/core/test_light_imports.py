@@ -66,5 +66,6 @@ def test_models_readers_and_scoring_import_without_the_packages_of_features() ->
     assert len(run(IMPORTS.format(light=LIGHT, features=FEATURES)).split()) > 100
 
 
+@pytest.mark.long
 def test_tests_and_benchmarks_of_gpus_need_no_package_of_features() -> None:
     assert run(COLLECTS).count("::") > 300

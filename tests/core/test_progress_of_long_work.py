@@ -80,6 +80,7 @@ def test_steps_of_one(calls):
 
 
 @pytest.mark.parametrize("method", ["query_likelihood", "yes_no", "qg"])
+@pytest.mark.long(keep=1)
 def test_one_question_with_many_documents_shows_its_passes(tiny_reader, method, monkeypatch):
     terminal = on_a_terminal(monkeypatch)
     monkeypatch.setattr(loglikelihood, "SOON", 0.0)

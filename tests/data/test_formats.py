@@ -344,6 +344,7 @@ def examples(draw, name):
 
 
 @pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.long(keep=10)
 def test_what_goes_in_comes_out(tmp_path, name):
     make, kind = FORMATS[name]
 

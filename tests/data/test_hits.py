@@ -143,6 +143,7 @@ def numbers(result):
 
 
 @pytest.mark.parametrize("call", sorted({*CALLS} - {"moi", "fuse"}))
+@pytest.mark.long(keep=9)
 def test_every_function_reads_them_as_the_passages_that_they_are(tiny_reader, form, call):
     documents, _, _ = form
     assert numbers(CALLS[call](tiny_reader, documents)) == numbers(CALLS[call](tiny_reader, as_passages(documents)))

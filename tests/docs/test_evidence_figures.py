@@ -110,6 +110,7 @@ def test_bars():
 
 
 @pytest.mark.parametrize("run", [S5, S10, G5, G10, HIDDEN])
+@pytest.mark.long(keep=2)
 def test_the_report_is_that_of_the_rows(run):
     rows = dict(evidence_report.runs())[run]
     assert rows and all(int(row["id"]) < evidence_report.HELD_OUT for row in rows)

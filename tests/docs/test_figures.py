@@ -234,6 +234,7 @@ def numbers_of(value: Any, at: str = "") -> dict[str, float]:
     return {at: float(value)} if isinstance(value, (int, float)) else {}
 
 
+@pytest.mark.long
 def test_report_on_conflicts_is_that_of_the_rows(tmp_path):
     folder = ROOT / "studies" / "results" / "conflicts"
     study = script("conflicts")
@@ -277,6 +278,7 @@ def test_report_on_sufficiency_is_that_of_the_rows(tmp_path):
         assert loss(moved) > loss(np.array(SUFFICIENCY))
 
 
+@pytest.mark.long
 def test_report_on_orderings_is_that_of_the_rows(tmp_path):
     folder = ROOT / "studies" / "results" / "orderings"
     study = script("orderings_answers")

@@ -264,6 +264,7 @@ class Loaded(Exception):
         (["unanswered.jsonl", "--fit"], "--fit: needs right answers, and got none for 'q0'"),
     ],
 )
+@pytest.mark.long(keep=6)
 def test_eor_checks_options_before_loading_the_model(world, tmp_path, monkeypatch, arguments, expected):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "unanswered.jsonl").write_text('{"question": "q0"}\n')

@@ -37,6 +37,7 @@ WORDS = ["paris", "paris france", "lyon", "the lyon city", "nice", "", "i don't 
 @pytest.mark.parametrize("dropped_vote", [False, True])
 @pytest.mark.parametrize("ties", ["first", "weight"])
 @pytest.mark.parametrize("one_way", [False, True])
+@pytest.mark.long(keep=10)
 def test_objective_equals_the_score(pooling, dropped_vote, ties, one_way):
     """The search's shortcuts (settled questions, equal questions, kept supports) do not change it."""
     generator = np.random.default_rng(5)
@@ -114,6 +115,7 @@ def test_noise_retrievers_are_dropped_and_weights_bounded(fitted):
     assert voter.similarity_weights_.sum() == pytest.approx(1)
 
 
+@pytest.mark.long(keep=3)
 def test_fit_is_not_worse_out_of_fold(fitted, record_property):
     name, X, y, _, _ = fitted
     plain, out, best = [], [], []

@@ -44,6 +44,7 @@ def killed_until_done(run, wanted, output, chance, kills, signals):
 
 
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.long(keep=1)
 def test_killed_twice_and_resumed(every, name, tmp_path):
     killed_until_done(*every[name], tmp_path / "out", random.Random(name), 2, SIGNALS)
 

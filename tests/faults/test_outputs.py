@@ -47,6 +47,7 @@ DAMAGES = {
 
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("name", EACH)
+@pytest.mark.long(keep=1)
 def test_an_output_that_something_else_changes(every, name, damage, tmp_path):
     run, wanted = every[name]
     output = tmp_path / "out"
@@ -132,6 +133,7 @@ def without_privileges():
 @pytest.mark.skipif(
     sys.platform != "linux" or os.geteuid() != 0, reason="only root can make files of another owner (Linux)"
 )
+@pytest.mark.long
 def test_files_of_another_owner(every, tmp_path):
     run, wanted = every["sure"]
     theirs = tmp_path / "theirs"

@@ -169,6 +169,7 @@ def test_every_public_callable_has_a_row():
 
 
 @pytest.mark.parametrize("name", sorted(ROWS))
+@pytest.mark.long(keep=90)
 def test_base_arguments_succeed_and_cover_all_parameters(world, name):
     call, values = arguments(world, name, callables()[name])
     assert parameters(call).keys() <= values.keys()

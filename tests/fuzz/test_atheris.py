@@ -21,6 +21,7 @@ RUNS = {
 
 
 @pytest.mark.parametrize("name", RUNS)
+@pytest.mark.long(keep=1)
 def test_damaged_examples(name):
     harness = importlib.import_module(name)
     target, chance = harness.make(), random.Random(0)

@@ -284,6 +284,7 @@ def world(tmp_path_factory):
         yield World(tmp_path_factory.mktemp("contents"))
 
 
+@pytest.mark.long
 def test_ordinary_content(world):
     draw = Contents(SEED)
     ended: collections.Counter[str] = collections.Counter()

@@ -111,6 +111,7 @@ def test_many_damaged_files(known, tmp_path, seed):
     assert refused > LONG / 3
 
 
+@pytest.mark.long
 def test_damaged_model_folders(folders, tmp_path):
     """Each is loaded and scores, or gives an error that names the folder."""
     refused, wrong = search(folders, tmp_path, FOLDERS_CI, seed=0)

@@ -209,6 +209,7 @@ def damaged(data: st.DataObject, value):
 @pytest.mark.parametrize("op", CASES)
 @fuzz(80, 3000)
 @given(st.data())
+@pytest.mark.long(keep=4)
 def test_damaged_operands(op, data):
     isa = data.draw(st.sampled_from(available()), label="instruction set")
     seed = data.draw(SEEDS, label="case")

@@ -77,6 +77,7 @@ class Check:
 
 @fuzz(120, 10_000)
 @given(st.sampled_from(TESTED), requests(), st.data())
+@pytest.mark.long
 def test_every_way_to_ask(family, asked, data):
     check = Check(subject(family), asked, data)
     check.compare(check.subject.reader, list(range(len(asked))))

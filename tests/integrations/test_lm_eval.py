@@ -80,6 +80,7 @@ def test_rolling_of_the_packaged_model(packaged):
         assert mine == pytest.approx(theirs, abs=1e-5 * len(ours.tok_encode(text)), rel=0)
 
 
+@pytest.mark.long
 def test_texts_of_the_packaged_model(packaged):
     contexts = [f"Question: {example.question}\nAnswer:" for example in load_examples(QUESTIONS)[:3]]
     requests = [(context, {"until": ["\n", "Question:"], "max_gen_toks": 12}) for context in contexts]
@@ -215,6 +216,7 @@ metric_list: [{{metric: acc}}]
 """
 
 
+@pytest.mark.long
 def test_the_command_line(model, tmp_path, monkeypatch, capsys):
     rows = [{"question": f"Which river {i}?", "choices": ["Nile", "Seine"], "label": i % 2} for i in range(3)]
     (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))

@@ -14,6 +14,7 @@ from fastreader.errors import ContextOverflowError, UnsupportedModelError
 
 
 @pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.long(keep=9)
 def test_equals_one_sequence_at_a_time(family):
     model = tiny(family)
     if family == "GPT2":
@@ -38,6 +39,7 @@ def test_a_soft_cap_is_compared_with_attention_that_has_one():
 
 
 @pytest.mark.parametrize("family", [f for f in FAMILIES if f != "GPT2"])
+@pytest.mark.long(keep=4)
 def test_precisions(family):
     """On bfloat16 weights "high" is near float32 results, "fast" nearer than the model's own bfloat16."""
     stored = tiny(family).bfloat16()

@@ -50,6 +50,7 @@ NOISY = {("Mixtral", 64): 8.5e-4}
         if (row // 2 + column) % 2 == 0
     ],
 )
+@pytest.mark.long(keep=10)
 def test_no_right_model_is_refused(family, factor):
     """Two factors a family, with one precision and type each: `make fuzz` runs all factors in all of them."""
     passes_the_check(family, factor, *ARITHMETICS[(list(FAMILIES).index(family) + FACTORS.index(factor)) % 6])
@@ -97,6 +98,7 @@ def accepted(family, factor, precision):
     ("family", "quick"),
     [("Llama", False), ("GPT2", False), ("Gemma2, window, caps", False), ("Mixtral", False), ("Gemma3, window", True)],
 )
+@pytest.mark.long(keep=1)
 def test_passes_that_are_wrong_at_length_or_in_generation_are_refused(family, quick):
     """A draw of the table of benchmarks/check_mutants.py."""
     precision = PRECISIONS[list(FAMILIES).index(family) % 3]
@@ -128,6 +130,7 @@ def test_a_step_in_one_call_that_turns_keys_otherwise_shows_where_attention_is_c
     ("family", "factor", "precision"),
     [("Ministral3, scaled queries", 1, "exact"), ("Granite", 1, "fast"), ("Qwen2", 4, "fast"), ("Qwen2", 4, "exact")],
 )
+@pytest.mark.long(keep=1)
 def test_a_key_that_steps_lose_shows_whatever_its_weight(family, factor, precision):
     reader = Reader.load((scaled(family, factor), byte_tokenizer()), device="cpu", precision=precision)
     for name in (
@@ -226,6 +229,7 @@ def test_a_weight_that_is_not_finite_is_named_by_a_quick_check_in_any_layer():
 
 
 @pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.long(keep=5)
 def test_no_wrong_pass_is_accepted(family):
     """A draw of the full table, which is `test_no_wrong_pass_is_accepted_anywhere`."""
     at = list(FAMILIES).index(family)
@@ -252,6 +256,7 @@ SOME = [
         for column, precision in enumerate(PRECISIONS)
     ],
 )
+@pytest.mark.long(keep=3)
 def test_what_only_some_families_have_is_checked(family, mutant, precision):
     model = registry.tiny_model(family, registry.SHARING if "gemma" in family else registry.patterns(family)[0])
     reader = Reader.load((model, byte_tokenizer()), device="cpu", precision=precision)

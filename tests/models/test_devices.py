@@ -182,6 +182,7 @@ def same(got, want, tolerance=1e-4):
 
 
 @pytest.mark.parametrize("family", FAMILIES if LONG_FORMS else DIFFERENT)
+@pytest.mark.long(keep=1)
 def test_all_that_goes_from_layer_to_layer_is_moved(family, devices):
     model = tiny(family)
     places = (FAKE, MIXED, (CPU, FAKE[0]))[list(FAMILIES).index(family) % 3]
@@ -218,6 +219,7 @@ def test_recurrent_layers_lie_on_one_device(devices):
 
 
 @pytest.mark.parametrize("family", ["gemma3n_text", "gemma4_text"])
+@pytest.mark.long
 def test_keys_of_a_layer_on_another_device(family, devices):
     model = registry.tiny_model(family, registry.SHARING)
     want = one_by_one(model, SEQUENCES)
@@ -229,6 +231,7 @@ def test_keys_of_a_layer_on_another_device(family, devices):
 @pytest.mark.parametrize(
     ("family", "places"), [("Llama", FAKE), ("Gemma2, window, caps", MIXED), ("Mixtral", FAKE), ("GPT2", MIXED)]
 )
+@pytest.mark.long(keep=1)
 def test_writing_and_sessions(family, places, devices):
     model = tiny(family)
     options = {"precision": "exact", "check": "off"}  # each family's check has run above
@@ -256,6 +259,7 @@ def test_writing_and_sessions(family, places, devices):
         pytest.param("GPTNeoX", "high", marks=pytest.mark.fuzz),
     ],
 )
+@pytest.mark.long(keep=1)
 def test_precisions(family, precision, devices):
     model = tiny(family).bfloat16()
     want = one_by_one(copy.deepcopy(model).float(), SEQUENCES)

@@ -56,6 +56,7 @@ def model_of(kind, seed=0, **overrides):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.long(keep=5)
 def test_experts_equal_one_sequence_at_a_time(kind):
     model = model_of(kind)
     reader = Reader.load((model, byte_tokenizer()), precision="exact")
@@ -65,6 +66,7 @@ def test_experts_equal_one_sequence_at_a_time(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS if LONG_FORMS else ROUTED)
+@pytest.mark.long(keep=2)
 def test_precisions_keep_their_promise(kind):
     def truth_of(stored):
         return np.concatenate(one_by_one(copy.deepcopy(stored).float(), SEQUENCES))

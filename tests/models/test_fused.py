@@ -40,6 +40,7 @@ def counts(reader):
 
 @pytest.mark.parametrize("precision", ["fast", "high", "exact"])
 @pytest.mark.parametrize("family", FUSED)
+@pytest.mark.long(keep=15)
 def test_the_common_families_run_fused(family, precision):
     reader = Reader.load((tiny(family), byte_tokenizer()), precision=precision)
     assert counts(reader) == FUSED[family]

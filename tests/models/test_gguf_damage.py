@@ -60,6 +60,7 @@ def damaged(whole, chance):
     return whole[:at] + chance.randbytes(chance.randrange(1, 64)) + whole[at:]
 
 
+@pytest.mark.long
 def test_damaged_bytes(tmp_path, cache, parts):
     whole = write(tmp_path / "whole.gguf", "llama", *parts).read_bytes()
     chance, file, refused = random.Random(0), tmp_path / "damaged.gguf", 0

@@ -51,6 +51,7 @@ def of_kinds(gate, up, down):
     ("kinds", "kept"),
     [(("Q4_0",) * 3, True), (("MXFP4",) * 3, True), (("Q5_1", "Q5_1", "Q8_0"), True), (("Q4_0", "Q8_0", "Q5_0"), None)],
 )
+@pytest.mark.long(keep=3)
 def test_experts_keep_the_integers_of_their_file(file_of, architecture, kinds, kept):
     file = file_of(architecture, of_kinds(*kinds))
     own = load(LoadOptions(file, "cpu", "file", "exact")).model

@@ -62,6 +62,7 @@ def paths(reader):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.long(keep=3)
 def test_a_later_load_tries_nothing_and_runs_the_same(family, tmp_path, cache, monkeypatch):
     folder, ran = saved(tmp_path / "model", family), count_trials(monkeypatch)
     first = Reader.load(folder, device="cpu")

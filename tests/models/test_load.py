@@ -88,6 +88,7 @@ def loaded_alone(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", ["whole", "pickled", "sharded"])
+@pytest.mark.long(keep=1)
 def test_a_hub_model_in_the_cache_touches_no_network(loaded_alone, name):
     assert loaded_alone[f"someone/{name}"] == "1"
 

@@ -195,6 +195,7 @@ def one_at_a_time(model, context, continuation):
     return float(rows.gather(1, torch.tensor(continuation)[:, None]).sum())
 
 
+@pytest.mark.long(keep=4)
 def test_text_runs_fused_with_the_numbers_of_the_whole_model(whole_and_path, tmp_path):
     whole, path = whole_and_path
     whole.save_pretrained(tmp_path)

@@ -74,6 +74,7 @@ def same(reader, want, tolerance=1e-5):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.long(keep=4)
 def test_an_adapter_is_merged_into_a_named_model(kind, folders):
     base, adapter = folders
     given = adapted(kind)

@@ -38,6 +38,7 @@ def apart(got, want):
 
 
 @pytest.mark.parametrize("family", KINDS)
+@pytest.mark.long(keep=3)
 def test_random_trees_equal_one_text_at_a_time(family):
     """A draw of `test_many_random_trees_equal_one_text_at_a_time`."""
     compare_random_trees(family, 2)
@@ -71,6 +72,7 @@ def compare_random_trees(family, count):
         for column, factor in enumerate((1, 4))
     ],
 )
+@pytest.mark.long(keep=2)
 def test_no_wrong_pass_is_accepted(family, factor):
     model = tiny_model(family, patterns(family)[0])
     with torch.no_grad():
@@ -115,6 +117,7 @@ def test_neighbours_order_and_budget_change_nothing(family, precision, bar):
 
 
 @pytest.mark.parametrize("family", [*KINDS, "qwen3_5_text"])
+@pytest.mark.long(keep=3)
 def test_texts_are_those_of_greedy_decoding(family):
     """transformers writes one text at a time, from its own cache."""
     model = tiny_model(family, patterns(family)[0])
@@ -220,6 +223,7 @@ def test_a_layer_around_a_mixer_that_does_more_stays_as_it_was(monkeypatch):
 
 
 @pytest.mark.parametrize("family", [*ROUNDED, "qwen3_5_text"] if LONG_FORMS else ROUNDED[:5])
+@pytest.mark.long(keep=1)
 def test_precisions(family):
     """On bfloat16 weights the pass is as near float32 as the model's own modules, or nearer."""
     stored = tiny_model(family, patterns(family)[0]).bfloat16()

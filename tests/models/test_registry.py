@@ -38,6 +38,7 @@ def built_here(family):
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("family", sorted({*LISTED, *families()} - set(ASIDE)))
+@pytest.mark.long(keep=50)
 def test_each_family_is_right_or_refused_as_listed(family):
     """The first pattern of layers, and in long forms all of them, with the page's row.
 
@@ -59,6 +60,7 @@ def test_each_family_is_right_or_refused_as_listed(family):
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("family", QUICK_ASIDES)
+@pytest.mark.long(keep=4)
 def test_no_family_aside_is_wrong(family):
     for changes in built_here(family):
         found = verdict(family, changes)
@@ -106,6 +108,7 @@ def test_longer_windows_of_gpt_neo_pass_the_check():
     ["stablelm", "gptj", "xglm", "falcon", "gemma3n_text", "diffllama", "modernbert-decoder", "llama4_text"],
 )
 @pytest.mark.parametrize("precision", ["fast", "high"])
+@pytest.mark.long(keep=5)
 def test_precisions_of_families_that_attend_in_other_ways(family, precision):
     stored = tiny_model(family, PATTERNS.get(family, [{}])[0]).bfloat16()
     wide = tiny_model(family, PATTERNS.get(family, [{}])[0])

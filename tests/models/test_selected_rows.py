@@ -42,6 +42,7 @@ def close(states, wanted):
 
 @pytest.mark.parametrize("precision", ["fast", "high", "exact"])
 @pytest.mark.parametrize("family", [*FUSED, "Cohere2, window", "GPTNeoX"])
+@pytest.mark.long(keep=7)
 def test_selected_states_equal_those_of_the_whole_pass(family, precision, queries):
     model, tree = pass_of(family, precision)
     wanted = model.hidden(tree)

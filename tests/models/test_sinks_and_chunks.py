@@ -63,6 +63,7 @@ def check_scores(got, want):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.long(keep=3)
 def test_scores_equal_one_sequence_at_a_time(family):
     model = tiny(family)
     sequences = random_sequences(np.random.default_rng(1), 261)
@@ -101,6 +102,7 @@ def greedy(model, prompts, new_tokens):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.long(keep=2)
 def test_greedy_texts_equal_transformers(family):
     """Prompts read row by row, and one of 14 rows, which is read in tiles."""
     model = tiny(family)
@@ -115,6 +117,7 @@ def test_greedy_texts_equal_transformers(family):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.long(keep=2)
 def test_a_session_gives_the_same(family):
     model = tiny(family)
     reader = load(model)
@@ -149,6 +152,7 @@ WAYS = [(dtype, precision) for dtype in (torch.bfloat16, torch.float32) for prec
 
 
 @pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.long(keep=2)
 def test_no_right_model_is_refused(family):
     """Each type, each precision and each factor. The next family has the other pairs of type and precision."""
     index = list(FAMILIES).index(family)
@@ -165,6 +169,7 @@ def test_no_right_model_is_refused_with_any_factor(family, factor):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.long(keep=2)
 def test_no_wrong_pass_is_accepted(family):
     at = list(FAMILIES).index(family)
     reader = load(tiny(family, FACTORS[at % 3]).bfloat16(), ("fast", "high", "exact")[(at + 1) % 3])

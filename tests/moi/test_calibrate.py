@@ -57,6 +57,7 @@ def test_prefixes():
 
 
 @pytest.mark.parametrize("query", [True, False])
+@pytest.mark.long(keep=1)
 def test_a_flat_bias_is_flagged_every_time(query):
     for seed in range(8):
         data = simulate(bias_shape("flat", 4), 12, lambda s: random(4, 12, s), sigma=0.5, query=query, seed=seed)

@@ -67,6 +67,7 @@ def folder(tmp_path_factory, packaged_reader):
     return folder
 
 
+@pytest.mark.long
 def test_each_order_is_read_and_a_resumed_run_repeats_nothing(folder):
     rows = {path.stem.rpartition("-")[2]: list(map(json.loads, path.open())) for path in folder.glob("*.jsonl")}
     assert [len(rows[stage]) for stage in ("free", "scored", "paper")] == [2, 2, 1]

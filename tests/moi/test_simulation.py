@@ -18,6 +18,7 @@ from fastreader.permutations import cyclic, latin, random
 
 
 @pytest.mark.parametrize("noise", [0.25, 1.0])
+@pytest.mark.long
 def test_intervals_cover_and_p_best_holds_under_a_measured_bias(noise):
     truth, sigma = bias_shape("last-dominant", 5), noise * np.sqrt(2)
     inside, claimed, hit = [], [], []
@@ -90,6 +91,7 @@ def test_the_simulation_measures_noisy_prefixes_cyclic_calibrations_and_cycles(m
     assert "- N = 4, noise 0.5: 2 of 2" in tables(rows, "", 0.95)
 
 
+@pytest.mark.long
 def test_the_simulation_counts_signs_decided_by_a_contrast():
     few = moi_simulation.contrast(5, 0.0, 3, 20, "contrast")
     assert few["beyond_three"] > 0  # chance alone

@@ -26,6 +26,7 @@ def run(drawn, subtree_end, query_node, options, **named):
 
 @pytest.mark.parametrize("impl", ["reference", "torch"])
 @pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.long(keep=4)
 def test_the_definition_in_float64(variant, impl):
     for seed in range(12):
         drawn, subtree_end, query_node, options = random_variant(seed, variant, longest=60)
@@ -40,6 +41,7 @@ def test_the_definition_in_float64(variant, impl):
 @isas
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.long(keep=12)
 def test_the_kernels_are_as_exact_as_eager(monkeypatch, variant, mode, isa):
     monkeypatch.setenv("FASTREADER_CPU_ISA", isa)
     for seed in range(12):

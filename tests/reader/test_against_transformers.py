@@ -42,6 +42,7 @@ def alone(model, prompt, new=NEW, end=1) -> list[int]:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.long(keep=6)
 def test_greedy_is_transformers_greedy(family):
     model = tiny(family)
     if family == "GPT2":

@@ -243,6 +243,7 @@ def test_passages_that_layouts_share_appear_once(tmp_path):
     assert by_method["noise:retrieved:4"] == [3, 2, 1, 0]
 
 
+@pytest.mark.long
 def test_100_questions_of_29_layouts_are_all_on_the_page(tmp_path):
     """Each question has twenty passages of 78 words, as the real ones do."""
     run = make_run(tmp_path / "run", questions=100, methods=GRID, passages=20, words=78)

@@ -67,6 +67,7 @@ KINDS = (
 @pytest.mark.parametrize(
     "template", [pytest.param(t, id=n, marks=[pytest.mark.fuzz] * (n not in KINDS)) for n, t in HOSTILE.items()]
 )
+@pytest.mark.long(keep=2)
 def test_a_template_without_end_is_our_error(tokenizer, monkeypatch, template):
     monkeypatch.setattr(tokenizer, "chat_template", template)
     monkeypatch.setattr(tokenizer, "name_or_path", "the/folder", raising=False)

@@ -79,6 +79,7 @@ def asked_what(method, **settings):
 
 
 @pytest.mark.parametrize("name", list(variants.METHODS))
+@pytest.mark.long(keep=7)
 def test_every_method_depends_on_exactly_the_settings_it_takes(name):
     others = {
         "k": {"k": 3},

@@ -13,6 +13,7 @@ pytest.importorskip("fastapi", reason="needs the extra serve")
 
 
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="a peak of memory is reset through /proc")
+@pytest.mark.long
 def test_no_request_takes_much_memory():
     """In a separate process, since other tests leave memory that a body would use again."""
     paths = os.pathsep.join([str(Path(__file__).parents[2]), *sys.path])

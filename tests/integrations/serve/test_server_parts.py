@@ -100,6 +100,7 @@ def own(tiny_reader, work):
 
 
 @pytest.mark.parametrize("name", REQUESTS)
+@pytest.mark.long(keep=4)
 def test_parts_are_bounded(own, work, name):
     answer, body = REQUESTS[name]
     with suppress(DeadlineError, OutOfBudgetError):  # late, or refused: the parts before count
@@ -164,6 +165,7 @@ def test_a_call_of_too_many_tokens_is_refused_by_the_limit(own, monkeypatch):
         own.generate([[5] * 50], n=7, temperature=1.0)
 
 
+@pytest.mark.long
 def test_ten_thousand_short_documents_are_ranked(tiny_reader):
     from helpers.serve_support import serving
 

@@ -355,6 +355,7 @@ def test_the_pools_lock_is_not_held_while_a_bias_is_fitted(monkeypatch):
     assert pool.states()[0]["questions"] == 21 and "not enough" in pool.states()[0]["state"]
 
 
+@pytest.mark.long
 def test_sixteen_clients_of_which_a_third_leave(tiny_reader):
     """Every request of the others is answered, none of them behind all the work of those that left."""
     with serving(tiny_reader, max_batch_tokens=200, timeout=20.0) as client:

@@ -52,6 +52,7 @@ def simulated(noise, seed, questions=40):
 
 
 @pytest.mark.parametrize(("noise", "bar"), [(0.0, 0.95), (0.5, 0.75)])
+@pytest.mark.long(keep=1)
 def test_each_rule_for_the_sign_finds_the_order_of_simulated_readers(noise, bar):
     pooled = np.array([0.5, 0.1, -0.1, -0.2, -0.3])
     taus = {sign: [] for sign in SIGNS}

@@ -54,6 +54,7 @@ def exact(folder):
         ("Granite", {}),
     ],
 )
+@pytest.mark.long(keep=3)
 def test_scores_are_those_of_sentence_transformers(tmp_path, family, how):
     theirs, folder = logit_score(tmp_path, family, **how)
     reader, pairs = exact(folder), drawn(PAIRS)
@@ -93,6 +94,7 @@ for name in sys.argv[1:]:
 """
 
 
+@pytest.mark.long
 def test_a_reranker_that_is_still_on_the_hub(tmp_path):
     theirs, folder = logit_score(tmp_path, "Qwen3")
     head_theirs, head = classifier(tmp_path, "Qwen3")
