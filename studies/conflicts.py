@@ -18,7 +18,8 @@ replaced answers as candidates.
 Rows are appended as they come, numbers without texts, one kind after another; a stopped run resumes with the same
 command.
 `--fit` fits the model's parameters by maximum likelihood on all rows, and once without each of five parts of the
-questions; `--report` judges each question by the parameters fitted without it.
+questions; `--report` judges each question by the parameters fitted without it. Rows that came after the fit before are
+also judged by that fit's parameters, which nothing about them could have touched.
 """
 
 from __future__ import annotations
@@ -88,7 +89,9 @@ def main() -> None:
         return
     rows = {name: list(rows_of(log_of(arguments.output, name))) for name in PARTS}
     if arguments.fit:
-        write_json(arguments.output / "weights.json", fitted({name: rows[name] for name in READERS}))
+        file = arguments.output / "weights.json"
+        found = fitted({name: rows[name] for name in READERS}, read_object(file) if file.exists() else None)
+        write_json(file, found)
     report(arguments.output, rows, read_object(arguments.output / "weights.json"))
 
 
@@ -254,11 +257,17 @@ def fold_of(row: Row) -> int:
     return int(row["question"]) % FOLDS
 
 
-def fitted(rows: dict[str, list[Row]]) -> Row:
-    """Return the parameters for all rows of both readers, and without each fold."""
+def fitted(rows: dict[str, list[Row]], earlier: Row | None) -> Row:
+    """Return the parameters for all rows of both readers, without each fold, and of the fit before to fewer rows."""
     every = [row for own in rows.values() for row in own]
     folds = [fit([row for row in every if fold_of(row) != fold])._asdict() for fold in range(FOLDS)]
-    return {"all": fit(every)._asdict(), "folds": folds}
+    counts = {name: len(own) for name, own in rows.items()}
+    before = earlier
+    if earlier is not None and earlier["rows"] == counts:
+        before = earlier["before"]
+    elif earlier is not None:
+        before = {"all": earlier["all"], "rows": earlier["rows"]}
+    return {"all": fit(every)._asdict(), "folds": folds, "rows": counts, "before": before}
 
 
 def judged(row: Row, weights: Row) -> Row:
@@ -310,27 +319,18 @@ def measured(rows: Sequence[Row], judgements: Mapping[int, Row]) -> Row:
 
 def report(folder: Path, parts: dict[str, list[Row]], weights: Row) -> None:
     """Write report.json and report.md."""
-    found: Row = {"weights": weights, "parts": {}}
+    found: Row = {"weights": weights, "parts": {}, "later": {}}
     lines = ["# Made questions with altered passages", ""]
-    columns = ["", "questions", "flagged, odd one named", "odd one has the largest score", "by votes"]
-    columns += ["clean, flagged", "AUROC", "ECE"]
     for name, rows in parts.items():
         own = used(rows)
         if not own:
             continue
-        groups = dict(groups_of(own))
-        judgements = {id(row): judged(row, weights) for row in own}
-        values = {title: measured(members, judgements) for title, members in groups.items() if members}
+        values = measured_groups(own, weights)
         texts = [row for row in rows if row["kind"] == "rewrite"]
         kept = {"asked": len(texts), "kept": len(used(texts))}
         tokens = {kind: float(np.mean([row[kind]["computed"] for row in own])) for kind in ("changed", "clean")}
         found["parts"][name] = {"measured": values, "rewrites": kept, "tokens": tokens}
-        shown_keys = ("odd", "largest", "votes", "false", "auroc")
-        cells = [
-            [title, one["n"], *(shown(one[key]) for key in shown_keys), f"{one['error']:.3f}"]
-            for title, one in values.items()
-        ]
-        lines += [f"## {name}", "", *table(columns, cells), ""]
+        lines += [f"## {name}", "", *table_of(values), ""]
         if name != STATEMENTS:
             lines += [f"Of {kept['asked']} rewritten questions {kept['kept']} were kept. An altered question computes"]
             lines[-1] += f" {tokens['changed']:.0f} tokens."
@@ -338,11 +338,33 @@ def report(folder: Path, parts: dict[str, list[Row]], weights: Row) -> None:
         if tie and name != STATEMENTS:
             lines[-1] += f" The likelier answer of one against one has the mean probability {tie['sure']:.3f} there."
         lines.append("")
+    before = weights["before"] or {"rows": {}}
+    for name, count in before["rows"].items():
+        if later := used(parts[name][count:]):
+            found["later"][name] = measured_groups(later, {"folds": [before["all"]] * FOLDS})
+            lines += [f"## {name}, rows that came after the fit before, by its parameters", ""]
+            lines += [*table_of(found["later"][name]), ""]
     names = list(Weights._fields)
     cells = [["all", *(weights["all"][n] for n in names)]]
     cells += [[f"without part {i}", *(one[n] for n in names)] for i, one in enumerate(weights["folds"])]
     lines += ["## Parameters", "", *table(["fitted to", *names], cells), ""]
     write_both(folder / "report", found, "\n".join(lines))
+
+
+def measured_groups(rows: Sequence[Row], weights: Row) -> Row:
+    """Return what `measured` says of each group of rows that has one."""
+    judgements = {id(row): judged(row, weights) for row in rows}
+    return {title: measured(members, judgements) for title, members in groups_of(rows) if members}
+
+
+def table_of(values: Row) -> list[str]:
+    columns = ["", "questions", "flagged, odd one named", "odd one has the largest score", "by votes"]
+    columns += ["clean, flagged", "AUROC", "ECE"]
+    keys = ("odd", "largest", "votes", "false", "auroc")
+    cells = [
+        [title, one["n"], *(shown(one[key]) for key in keys), f"{one['error']:.3f}"] for title, one in values.items()
+    ]
+    return table(columns, cells)
 
 
 def groups_of(rows: Sequence[Row]) -> Iterator[tuple[str, list[Row]]]:

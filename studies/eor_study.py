@@ -49,7 +49,7 @@ def main() -> None:
     parser.add_argument("--encoder", default="all-minilm-l6-v2")
     parser.add_argument("--model", default="smollm2-135m")
     parser.add_argument("--precision", default="fast")
-    parser.add_argument("--texts", default="short", help="texts of the prompts: default, short or a .json file")
+    parser.add_argument("--texts", default="short", help="prompts: default, short, or a .toml or .json file")
     parser.add_argument("--max-new-tokens", type=int, default=24)
     parser.add_argument("--temperature", type=float, default=0.7, help="temperature of the sampling control")
     parser.add_argument("--group", type=int, default=2, help="number of questions read together")

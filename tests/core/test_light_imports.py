@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 LIGHT = ("core", "models", "ops", "reader", "scoring", "permutations", "errors")
 # A server's replies are checked by pydantic.

@@ -91,6 +91,24 @@ def test_measures_without_a_model(tmp_path):
     assert [nothing[name] for name in ("rouge_l", "short_answers", "gold_read", "gold_cited")] == [None] * 4
 
 
+@pytest.mark.parametrize(
+    "long",
+    [
+        {"answer": "Ann, and nobody else"},  # ALCE
+        {"annotations": [{"long_answer": "Ann, and nobody else", "knowledge": []}, {"long_answer": "By Cid."}]},  # ASQA
+    ],
+    ids=["ALCE", "ASQA"],
+)
+def test_rouge_compares_with_the_long_answers_of_data_that_have_them(tmp_path, long):
+    study = study_of(tmp_path, ["rouge_l"])
+    rows = [json.loads(line) for line in (tmp_path / "q.jsonl").read_text().splitlines()]
+    row = {key: value for key, value in rows[0].items() if key not in ("answers", "ctxs")}
+    documents = [{"title": p["title"], "text": p["text"]} for p in rows[0]["ctxs"]]
+    (tmp_path / "q.jsonl").write_text(json.dumps(row | long | {"docs": documents}) + "\n")
+    run(study, tmp_path / "run")
+    assert measures_of(tmp_path / "run")["two", "sure:base"] == {"rouge_l": pytest.approx(2 / (3 + 4))}
+
+
 @pytest.mark.parametrize(("metric", "values"), [("words", (0.0, 1.0)), ("rouge_l", (1 / 3, 1.0))])
 def test_a_measure_as_the_metric_has_a_contrast(tmp_path, metric, values):
     run(study_of(tmp_path, [], metric=metric, baseline="sure:base"), tmp_path / "run")

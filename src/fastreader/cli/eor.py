@@ -52,8 +52,8 @@ def eor(
     texts: Annotated[
         str,
         typer.Option(
-            help="Prompt texts: default, short (with examples of short answers, for small models), or a .json file "
-            "with some attributes of eor.Texts."
+            help="Prompt texts: default, short (with examples of short answers, for small models), or a .toml or "
+            ".json file with some attributes of eor.Texts."
         ),
     ] = "default",
     max_new_tokens: Annotated[int, typer.Option(help="At most this many tokens of an answer.", min=1)] = 32,

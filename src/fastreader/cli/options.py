@@ -118,7 +118,11 @@ MaxBatchTokensOption = Annotated[
 ]
 BatchSizeOption = Annotated[int, typer.Option(help="Number of questions processed together.", min=1)]
 CostOption = Annotated[
-    bool, typer.Option("--cost", help="Print the tokens it would take (with --resume, what is left), without running.")
+    bool,
+    typer.Option(
+        "--cost",
+        help="Load the model, and print the tokens it would take (with --resume, what is left) without running.",
+    ),
 ]
 DryRunOption = Annotated[
     bool,

@@ -145,6 +145,7 @@ def errors(answers: Sequence[Answers], correct: Any, *, longest: int = 5) -> Err
     """Find the error of each answer.
 
     A text is in a document if its normal form is a substring of the document's; an empty text is in no document.
+    The published code asks for whole words instead.
 
     Args:
         answers: Q of them, with documents and right answers.

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from scipy import stats
 
 from fastreader.core.checked import checked
 from fastreader.core.checks import check_number
@@ -46,6 +45,8 @@ def discordant_odds_ratio(a: Values, b: Values, confidence_level: float = 0.95) 
     Returns:
         The ratio with its interval; NaN if no pair differs, infinite if all pairs that differ have a = 1.
     """
+    from scipy import stats  # imported here, as it takes a second
+
     first, second = binary_pair(a, b)
     check_number("confidence_level", confidence_level, above=0, below=1)
     only_a, only_b = int((first & ~second).sum()), int((second & ~first).sum())
@@ -85,6 +86,8 @@ def minimum_detectable_effect(
         InputError: if values are invalid, the number of labels differs, or `power` or `confidence_level` is not between
             0 and 1.
     """
+    from scipy import stats  # imported here, as it takes a second
+
     check_number("confidence_level", confidence_level, above=0, below=1)
     check_number("power", power, above=0, below=1)
     difference = numbers("a", a) if b is None else differences(a, b)

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy import stats
 
 from fastreader.core.checked import checked
 from fastreader.core.checks import MOST_RESAMPLES, check_int, check_number, random_generator
@@ -116,6 +115,8 @@ def wilson(successes: int, n: int, confidence_level: float = 0.95) -> Interval:
         InputError: if `n` is not an integer of at least 1, `successes` is not an integer in 0..n, or `confidence_level`
             is not between 0 and 1.
     """
+    from scipy import stats  # imported here, as it takes a second
+
     check_number("confidence_level", confidence_level, above=0, below=1)
     check_int("n", n)
     check_int("successes", successes, 0, n)

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
-from scipy import stats
 
 from fastreader.core.checked import checked
 from fastreader.core.checks import MOST_RESAMPLES, check_int, expect, random_generator
@@ -27,6 +26,8 @@ def mcnemar(a: Values, b: Values) -> float:
 
     p is 1.0 if no pair differs.
     """
+    from scipy import stats  # imported here, as it takes a second
+
     first, second = binary_pair(a, b)
     only_a, only_b = int((first & ~second).sum()), int((second & ~first).sum())
     if only_a + only_b == 0:
@@ -43,6 +44,8 @@ def wilcoxon(a: Values, b: Values) -> float:
     exact for up to 13 pairs, and without continuity correction otherwise; prefer `mcnemar`, which is always exact. p is
     1.0 if no pair differs.
     """
+    from scipy import stats  # imported here, as it takes a second
+
     difference = differences(a, b)
     difference = difference[difference != 0]
     if len(difference) > _FEW:

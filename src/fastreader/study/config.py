@@ -145,7 +145,7 @@ class EorConfig(_Table):
         similarities: of the voters, unless a method names its own.
         voter: a voter that `Voter.save` wrote, for methods without options of voting; in a study's file its path.
         texts: of the prompts, unless a method has its own: "default", "short" (with examples of short answers, for
-            small models), or some attributes of `eor.Texts`; in a study's file also a .json file of these.
+            small models), or some attributes of `eor.Texts`; in a study's file also a .toml or .json file.
         fit: also learn weights from all questions of the study; they are shown, and no method votes with them.
     """
 

@@ -27,7 +27,7 @@ _CITATIONS: dict[str, Callable[..., float | None]] = {
     "citation_false_negatives": citation_false_negatives,
 }
 PLAIN: dict[str, Callable[[Case], float | None]] = {
-    "rouge_l": lambda case: rouge_l(case.answer, case.example.answers) if case.example.answers else None,
+    "rouge_l": lambda case: rouge_l(case.answer, references) if (references := _references(case)) else None,
     "words": lambda case: contained_words(case.answer, case.example.answers) if case.example.answers else None,
     "short_answers": lambda case: short_answer_recall(case.answer, wanted) if (wanted := _short(case)) else None,
     "gold_read": gold_read,
@@ -120,3 +120,12 @@ def _short(case: Case) -> list[list[str]]:
     """Return the short answers that an answer must contain, each with its aliases: ASQA's `qa_pairs`."""
     pairs = case.example.metadata.get("qa_pairs")
     return [list(pair["short_answers"]) for pair in pairs] if isinstance(pairs, list) else []
+
+
+def _references(case: Case) -> list[str]:
+    """Return what an answer is compared with word by word: ASQA's and ALCE's long answers, else the right answers."""
+    metadata = case.example.metadata
+    annotations = metadata.get("annotations")
+    noted = [each.get("long_answer") for each in annotations] if isinstance(annotations, list) else []
+    long = [text for text in (metadata.get("answer"), *noted) if isinstance(text, str) and text.strip()]
+    return long if "qa_pairs" in metadata and long else case.example.answers

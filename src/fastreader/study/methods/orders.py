@@ -110,7 +110,7 @@ SELF_CONSISTENCY = Family(
     lambda _: _SELF_CONSISTENCY,
     {
         "": "Answer under random orders of the passages, and take the most frequent answer.",
-        "mean": "Take the candidate of the largest mean probability over random orders of the passages.",
+        "mean": "Answer under random orders of the passages, and take the mean of what is measured over them.",
     },
 )
 MARGINAL = Family(
