@@ -69,7 +69,7 @@ test: $(VENV)/.developing model encoder
 	PYTHONDONTWRITEBYTECODE= FASTREADER_REQUIRE_MODEL=1 OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations 40
 
 test-long: $(VENV)/.developing model encoder
-	FASTREADER_REQUIRE_MODEL=1 OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -n 2 --dist worksteal --long -m "long and not fuzz"
+	FASTREADER_REQUIRE_MODEL=1 OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -n 2 --dist worksteal --long -m "long and not fuzz and not faults"
 
 # The extra `frameworks` lists these clients, whose tests fail here, instead of skipping, if one cannot be imported;
 # `quantised` lists the libraries of quantised checkpoints.
