@@ -69,7 +69,7 @@ SHOTS = "".join(
         ),
     )
 )
-START = Weights(statement=4.0, denial=2.0, reading=0.2, silent=1.0, about=1.0, text=0.2, altered=-2.0)
+START = Weights(statement=4.0, denial=2.0, reading=0.2, silent=1.0, about=1.0, text=0.2, altered=-2.0, unstated=0.0)
 RIDGE = 1e-3  # per squared distance from START, so that what the data do not tell stays there
 
 

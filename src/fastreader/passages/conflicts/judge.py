@@ -24,6 +24,7 @@ class Weights(NamedTuple):
         about: taken from `silent` for the passage that has most of the question's words.
         text: per nat by which the passage's text prefers another candidate to its claim.
         altered: log-odds that a passage says something false.
+        unstated: for a candidate that is right though no passage states it.
     """
 
     statement: float
@@ -33,10 +34,13 @@ class Weights(NamedTuple):
     about: float
     text: float
     altered: float
+    unstated: float
 
 
 # Fitted by studies/conflicts.py on made questions.
-WEIGHTS = Weights(statement=5.538, denial=6.105, reading=0.096, silent=6.295, about=5.775, text=0.212, altered=-2.075)
+WEIGHTS = Weights(
+    statement=5.003, denial=6.564, reading=0.024, silent=6.122, about=5.337, text=0.176, altered=-1.806, unstated=-3.336
+)
 
 
 class Evidence(NamedTuple):
@@ -106,9 +110,10 @@ def potentials(evidence: Evidence, weights: Weights) -> tuple[FloatArray, FloatA
     """Return the log-potentials of the model.
 
     The right candidate t has a prior that is uniform over the candidates that a passage states or denies; all others
-    share the prior of one, so that further candidates change little. Given t, passages are independent. Each one is
-    silent, asserts a candidate, or denies one. With s the statements, l the leads of the readings, clipped, and r the
-    texts' leads, clipped, the log-potentials are
+    share the prior of one, so that further candidates change little. To one that no passage states ``unstated`` is
+    added, since passages that were retrieved for a question rarely all miss its answer. Given t, passages are
+    independent. Each one is silent, asserts a candidate, or denies one. With s the statements, l the leads of the
+    readings, clipped, and r the texts' leads, clipped, the log-potentials are
 
     - ``silent - about * sqrt(a)`` for saying nothing, where a is the passage's share of the question's words, relative
       to the largest share; 1 for all if no passage has any,
@@ -127,6 +132,7 @@ def potentials(evidence: Evidence, weights: Weights) -> tuple[FloatArray, FloatA
     rest = size - mentioned.sum(axis=-1, keepdims=True)
     shares = size - rest + (rest > 0)
     prior = -np.log(np.where(mentioned, shares, shares * np.maximum(rest, 1)))
+    prior = prior + np.where((stated > 0).any(axis=-2), 0.0, weights.unstated)
     leads = np.clip(ratios - others(ratios), -READING, READING)
     asserts = weights.statement * stated + weights.reading * leads
     denies = np.where(denied, weights.denial, -np.inf)
