@@ -9,7 +9,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 FORMATS = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K")
 COMPILER = shutil.which("g++") or shutil.which("clang++")
-pytestmark = [pytest.mark.skipif(COMPILER is None, reason="no C++ compiler"), pytest.mark.long]
+no_compiler = pytest.mark.skipif(COMPILER is None, reason="no C++ compiler")
+pytestmark = [no_compiler, pytest.mark.long]  # compiling the program takes most of a minute
 
 
 @pytest.fixture(scope="module")
