@@ -39,19 +39,24 @@ help:
 	@echo "make bench-gpu  on a CUDA device, in 10 minutes: its tests, passes, kernels, into build/gpu"
 	@echo "make gpu-standin TORCH=DIR TRITON=DIR   tests/gpu without a GPU, on PyTorch's CUDA build; alone, how to get it"
 
+# The pip of Python 3.11 takes minutes to find versions, so a newer one comes first. Modules are not compiled, since most
+# of them are never imported.
+INSTALL = -m pip install -q -c constraints.txt --no-compile
+
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "Python 3.11 or newer is needed; say which with make PYTHON=..."; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.installed: $(BIN)/python $(INPUTS)
-	$(BIN)/python -m pip install -q -c constraints.txt setuptools wheel ninja torch numpy
-	$(BIN)/python -m pip install -q -c constraints.txt --no-build-isolation -e '.[gguf]'
+	$(BIN)/python $(INSTALL) --upgrade pip
+	$(BIN)/python $(INSTALL) setuptools wheel ninja torch numpy
+	$(BIN)/python $(INSTALL) --no-build-isolation -e '.[gguf]'
 	@touch $@
 
 # By name: the installed package would be compiled again by -e '.[dev]'.
 $(VENV)/.developing: $(VENV)/.installed
-	$(BIN)/python -m pip install -q -c constraints.txt 'fastreader[dev]'
+	$(BIN)/python $(INSTALL) 'fastreader[dev]'
 	@touch $@
 
 model: $(VENV)/.installed
@@ -75,9 +80,10 @@ test-long: $(VENV)/.developing model encoder
 # `quantised` lists the libraries of quantised checkpoints.
 $(FRAMEWORKS)/.installed: $(INPUTS) $(shell find src -name '*.py')
 	$(PYTHON) -m venv $(FRAMEWORKS)
-	$(FRAMEWORKS)/bin/python -m pip install -q -c constraints.txt setuptools wheel ninja torch numpy
+	$(FRAMEWORKS)/bin/python $(INSTALL) --upgrade pip
+	$(FRAMEWORKS)/bin/python $(INSTALL) setuptools wheel ninja torch numpy
 	$(FRAMEWORKS)/bin/python -m pip uninstall -q -y fastreader
-	$(FRAMEWORKS)/bin/python -m pip install -q -c constraints.txt --no-build-isolation '.[test,frameworks,quantised]'
+	$(FRAMEWORKS)/bin/python $(INSTALL) --no-build-isolation '.[test,frameworks,quantised]'
 	@$(FRAMEWORKS)/bin/python -c 'import sys; from fastreader.ops import extension; sys.exit(extension.why_missing())'
 	@touch $@
 
@@ -111,7 +117,7 @@ arm64:
 
 # What `test` skips where these tools are absent: the report in a real browser, the documentation's strict build.
 test-site: $(VENV)/.developing model
-	$(BIN)/python -m pip install -q -c constraints.txt --no-build-isolation -e '.[dev,browser,docs]'
+	$(BIN)/python $(INSTALL) --no-build-isolation -e '.[dev,browser,docs]'
 	FASTREADER_REQUIRE_MODEL=1 FASTREADER_REQUIRE_BROWSER=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/docs \
 		tests/report tests/integrations/serve/test_page_browser.py
 
@@ -124,12 +130,12 @@ lint: $(VENV)/.developing
 	$(BIN)/python tools/english.py
 
 audit: $(VENV)/.developing
-	$(BIN)/python -m pip install -q -c constraints.txt pip-audit
+	$(BIN)/python $(INSTALL) pip-audit
 	$(BIN)/pip-audit --strict --no-deps --disable-pip -r constraints.txt
 
 # Every test under tests/fuzz, those with a long form by FASTREADER_FUZZ or by their marker in that form.
 fuzz: $(VENV)/.developing
-	$(BIN)/python -m pip install -q -c constraints.txt --no-build-isolation -e '.[fuzz]'
+	$(BIN)/python $(INSTALL) --no-build-isolation -e '.[fuzz]'
 	FASTREADER_FUZZ=1 FASTREADER_FUZZ_CALLS=15000 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal --timeout 1700 --long \
 		-m "not faults" tests/fuzz tests/models tests/reader/test_determinism.py tests/reader/test_writing.py \
 		tests/reader/test_passage_cache.py tests/passages/ranking/test_relevance.py tests/data/test_formats.py \
@@ -145,7 +151,7 @@ format: $(VENV)/.developing
 	$(BIN)/ruff format
 
 docs: $(VENV)/.developing
-	$(BIN)/python -m pip install -q -c constraints.txt --no-build-isolation -e '.[docs]'
+	$(BIN)/python $(INSTALL) --no-build-isolation -e '.[docs]'
 	$(BIN)/mkdocs build --strict
 
 bench: $(VENV)/.developing model

@@ -72,13 +72,21 @@ bool detect(Isa isa) {
   switch (isa) {
     case Isa::portable: return true;
     case Isa::neon: return true; // part of the architecture
-    case Isa::neon_bf16: return kernels_neon_bf16(Mode::bf16) != nullptr && has_bf16(); // older compilers leave it out
+    case Isa::neon_bf16: return has_bf16();
     default: return false;
   }
 }
 #else
 bool detect(Isa isa) { return isa == Isa::portable; }
 #endif
+
+// Whether there are kernels of an instruction set: older compilers lack some, and builds for one machine leave others out.
+bool compiled(Isa isa) {
+  constexpr Mode kModes[] = {Mode::f32, Mode::bf16, Mode::scaled}; // each set has at least one of them
+  for (Mode mode : kModes)
+    if (kernels_of(isa, mode) != nullptr) return true;
+  return false;
+}
 
 } // namespace
 
@@ -87,7 +95,7 @@ const char* isa_name(Isa isa) { return kNames[static_cast<int>(isa)]; }
 bool has_isa(Isa isa) {
   static const std::array<bool, kIsaCount> found = [] {
     std::array<bool, kIsaCount> all{};
-    for (int i = 0; i < kIsaCount; ++i) all[i] = detect(static_cast<Isa>(i));
+    for (int i = 0; i < kIsaCount; ++i) all[i] = compiled(static_cast<Isa>(i)) && detect(static_cast<Isa>(i));
     return all;
   }();
   return found[static_cast<int>(isa)];

@@ -10,10 +10,10 @@ constexpr int kIsaCount = 9;
 
 const char* isa_name(Isa isa);
 
-// Return whether the machine and its operating system let a process use an instruction set.
+// Return whether the machine and its operating system let a process use an instruction set, and this build has its kernels.
 bool has_isa(Isa isa);
 
-// Return the best instruction set that the machine and its operating system let a process use.
+// Return the best instruction set that `has_isa`.
 Isa best_isa();
 
 } // namespace fastreader

@@ -55,8 +55,10 @@
 #define FR_PRAGMA_OF(...) FR_PRAGMA(__VA_ARGS__) // of the macros' values
 #define FR_JOIN(left, right) left##right
 #define FR_NAME(isa) FR_JOIN(kernels_, isa)
+// setup.py defines FR_WITHOUT_<isa> as 1 for the sets that a build leaves out.
+#define FR_WITHOUT(isa) FR_JOIN(FR_WITHOUT_, isa)
 
-#if FR_COMPILED
+#if FR_COMPILED && !FR_WITHOUT(FR_ISA)
 #ifdef FR_TARGET
 #if defined(__clang__)
 FR_PRAGMA_OF(clang attribute push(__attribute__((target(FR_TARGET))), apply_to = function))

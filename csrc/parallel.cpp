@@ -8,7 +8,7 @@ Isa resolve_isa(const std::string& name) {
   for (int i = 0; i < kIsaCount; ++i) {
     const Isa isa = static_cast<Isa>(i);
     if (name == isa_name(isa)) {
-      TORCH_CHECK(has_isa(isa), "instruction set ", name, " is missing on this machine, whose best is ",
+      TORCH_CHECK(has_isa(isa), "instruction set ", name, " is missing on this machine or in this build, whose best is ",
                   isa_name(best_isa()));
       return isa;
     }
