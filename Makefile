@@ -20,7 +20,7 @@ INPUTS := pyproject.toml setup.py constraints.txt $(wildcard csrc/*)
 help:
 	@echo "make demo       what fastreader shows and does, in a minute, with the packaged reader"
 	@echo "make test       the tests, but few cases of long ones"
-	@echo "make test-long  all cases of long tests: about 15 minutes"
+	@echo "make test-long  all cases of long tests: about 20 minutes"
 	@echo "make sanitize   the C++ kernels under AddressSanitizer and UndefinedBehaviorSanitizer (g++)"
 	@echo "make kernels    the C++ kernels of this machine against plain loops, without torch"
 	@echo "make arm64      the same compiled for arm64, in an emulator (g++-aarch64-linux-gnu, qemu-user)"

@@ -259,7 +259,7 @@ def made(tmp_path, cache):
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.fuzz) if name in ALONE else name for name in CASES]
 )
-@pytest.mark.long(keep=40)
+@pytest.mark.long(keep=20)
 def test_what_a_file_states_is_applied(made, name):
     architecture, fields, keys, change = CASES[name]
     model, file = made(architecture, fields, keys, change)

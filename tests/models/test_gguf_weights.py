@@ -170,7 +170,7 @@ def random_blocks(values, kind):
 
 
 @pytest.mark.parametrize("kind", ["Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS", "MXFP4"])
-@pytest.mark.long(keep=3)
+@pytest.mark.long(keep=2)
 def test_every_type_has_the_values_of_its_file(tmp_path, cache, monkeypatch, kind):
     monkeypatch.setattr("gguf.quants.quantize", random_blocks)
     file = write(tmp_path / "tiny.gguf", tiny_llama(hidden_size=256, intermediate_size=256), kind)

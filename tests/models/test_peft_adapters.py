@@ -430,6 +430,7 @@ def test_an_adapter_with_added_tokens_grows_the_embeddings(kind, tmp_path):
 
 @pytest.mark.parametrize("targets", [["q_proj", "v_proj"], ["up_proj"], ["lm_head"], "all-linear"], ids=str)
 @pytest.mark.parametrize("as_pair", [False, True])
+@pytest.mark.long(keep=4)
 def test_biases_of_an_adapter_are_merged_into_layers_without(targets, as_pair, folders):
     base, adapter = folders
     given = peft.get_peft_model(tiny_llama(), peft.LoraConfig(r=4, lora_bias=True, target_modules=targets))

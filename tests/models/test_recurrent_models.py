@@ -102,6 +102,7 @@ CONVOLUTIONS = ("convolution_of_packed_neighbours", "convolution_without_its_pas
     ("family", "precision", "bar"),
     [*((kind, "exact", 1e-4) for kind in KINDS), ("qwen3_next", "fast", 0.02), ("qwen3_5_text", "fast", 0.02)],
 )
+@pytest.mark.long(keep=4)
 def test_neighbours_order_and_budget_change_nothing(family, precision, bar):
     reader = loaded(tiny_model(family, patterns(family)[0]), precision=precision)
     sequences = random_tree(np.random.default_rng(2))
@@ -131,6 +132,7 @@ def test_texts_are_those_of_greedy_decoding(family):
 
 
 @pytest.mark.parametrize("family", [*KINDS, "qwen3_5_text"])
+@pytest.mark.long(keep=4)
 def test_sessions_continue_from_states(family):
     model = tiny_model(family, patterns(family)[0])
     reader = loaded(model)

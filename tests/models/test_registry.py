@@ -38,7 +38,7 @@ def built_here(family):
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("family", sorted({*LISTED, *families()} - set(ASIDE)))
-@pytest.mark.long(keep=50)
+@pytest.mark.long(keep=25)
 def test_each_family_is_right_or_refused_as_listed(family):
     """The first pattern of layers, and in long forms all of them, with the page's row.
 

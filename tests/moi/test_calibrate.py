@@ -174,6 +174,7 @@ def test_a_contrast_of_something_else_raises_and_both_are_named():
     assert calibrate(scores, contrast=Probe(effects, reader={"name": "one"}, template="t1"), **QUICK).contrast_z
 
 
+@pytest.mark.long
 def test_gold_passages_temper_p_best():
     data = simulate(bias_shape("decreasing", 4), 40, lambda s: random(4, 12, s), sigma=0.3)
     rng = np.random.default_rng(0)

@@ -85,6 +85,7 @@ def test_each_order_is_read_and_a_resumed_run_repeats_nothing(folder):
     assert nats == pytest.approx(np.logaddexp.reduce(scores.logprobs[0]), abs=1e-3)
 
 
+@pytest.mark.long
 def test_the_hidden_reader_has_no_calibration_and_keeps_the_retrievers_order_until_its_pool_settles(folder):
     for found in map(json.loads, (folder / "smollm2-135m-n3-scored.jsonl").open()):
         assert found["bias_source"] == "none: query likelihood" and len(found["pooled"]["permutations"]) == 3

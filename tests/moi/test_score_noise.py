@@ -128,6 +128,7 @@ def test_predictions_are_those_of_conditioning(shared):
     assert not found.mean[kept].any()
 
 
+@pytest.mark.long
 def test_calibrate_finds_scales_and_shared_noise():
     data = drawn(150, lambda s: random(5, 15, s), df=4.0, shared=correlations(0.6, 0.3, 5), seed=1)
     found = calibrate(data.observations, resamples=20, starts=1, folds=3)
@@ -142,6 +143,7 @@ def test_calibrate_finds_scales_and_shared_noise():
     assert calibrate(exact.observations, resamples=20, starts=1).df is None  # there is no noise to describe
 
 
+@pytest.mark.long
 def test_intervals_cover_in_quiet_and_in_noisy_questions():
     n, shared = 5, correlations(0.6, 0.4, 5)
     data = simulate(

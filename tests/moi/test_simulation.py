@@ -35,6 +35,7 @@ def test_intervals_cover_and_p_best_holds_under_a_measured_bias(noise):
     assert np.mean(claimed) == pytest.approx(np.mean(hit), abs=0.07)
 
 
+@pytest.mark.long
 def test_a_sign_that_is_decided_is_right():
     truth = bias_shape("decreasing", 3)
     decided = 0
@@ -56,6 +57,7 @@ def test_a_measured_symmetric_bias_on_an_even_cycle_is_flagged_every_time():
         assert all("singular" in debias(o, bias).flags for o in fresh.observations)
 
 
+@pytest.mark.long
 def test_the_simulation_measures_singular_designs_in_the_directions_they_see(monkeypatch):
     monkeypatch.setattr(moi_simulation, "QUESTIONS", 20)
     monkeypatch.setattr(moi_simulation, "FRESH", 10)
@@ -72,6 +74,7 @@ def test_the_simulation_measures_singular_designs_in_the_directions_they_see(mon
     assert noisy["best_claimed"] != noisy["best_claimed_raw"]  # recalibrated
 
 
+@pytest.mark.long
 def test_the_simulation_measures_noisy_prefixes_cyclic_calibrations_and_cycles(monkeypatch):
     monkeypatch.setattr(moi_simulation, "QUESTIONS", 20)
     rows = [

@@ -23,6 +23,7 @@ def run(suite: str, markers: str, **environment: str) -> None:
     inherited = {k: v for k, v in os.environ.items() if k not in ("TRITON_INTERPRET", "PYTEST_ADDOPTS")}
     markers += "" if LONG_FORMS else " and not fuzz"
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", markers, *files_of(suite)]
+    command += ["--long"] if LONG_FORMS else []
     done = subprocess.run(
         command,
         env=inherited | {"FASTREADER_SUITE": suite} | environment,

@@ -81,6 +81,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     ],
     ids=str,
 )
+@pytest.mark.long(keep=2)
 def test_texts(there: Reader, here: Reader, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu_decoding, "_DRAWS", 2)
     rows = counted(monkeypatch)

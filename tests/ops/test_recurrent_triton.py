@@ -62,6 +62,7 @@ def forest(seed: int) -> tuple[np.ndarray, np.ndarray, int]:
 
 
 @pytest.mark.parametrize("op", OPS)
+@pytest.mark.long(keep=3)
 def test_random_trees(op: str) -> None:
     worst = 0.0
     for seed in range(TREES):
@@ -73,12 +74,14 @@ def test_random_trees(op: str) -> None:
 
 
 @pytest.mark.parametrize("op", OPS)
+@pytest.mark.long(keep=2)
 def test_lengths_around_a_chunk(op: str) -> None:
     for size in (CHUNK, CHUNK + 1, 2 * CHUNK + 1):
         assert compare(op, np.arange(-1, size - 1), [size - 1]) < 1e-5
 
 
 @pytest.mark.parametrize("op", OPS)
+@pytest.mark.long(keep=2)
 def test_trees_of_short_chains(op: str) -> None:
     roots, star, ladder = [-1] * 5, [-1, 0, 0, 0, 0], [-1, 0, 0, 2, 2, 4, 4]
     for parent in (roots, star, ladder):
@@ -92,6 +95,7 @@ def test_no_tokens(op: str) -> None:
 
 
 @pytest.mark.parametrize(("op", "dtype"), [*((op, torch.bfloat16) for op in OPS), ("linear_attention", torch.float16)])
+@pytest.mark.long(keep=3)
 def test_half_types(op: str, dtype: torch.dtype) -> None:
     parent, keep, outside = forest(3)
     given, start = operands(op, len(parent), 3, dtype), initial(op, outside, 3, torch.float32)
@@ -185,6 +189,7 @@ def test_queries_and_keys_scaled_and_divided_by_their_norms(op: str) -> None:
 
 
 @pytest.mark.parametrize("op", OPS)
+@pytest.mark.long(keep=2)
 def test_a_dropped_state_is_noticed(op: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The comparison fails if chains start from nothing, or from the state of another chain."""
     parent, keep = [-1, 0, 1, 1, 3, 0, 5, 5], [4, 7]

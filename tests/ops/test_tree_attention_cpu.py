@@ -59,6 +59,7 @@ def test_head_sizes(isa, mode, size, value_size):
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize(("heads", "key_heads"), [(1, 1), (4, 4), (9, 3), (14, 2), (40, 1)])
+@pytest.mark.long(keep=20)
 def test_grouped_heads(isa, mode, heads, key_heads):
     tree = forest(np.random.default_rng(heads), 8, 80)
     check(mode, *inputs(heads, len(tree), len(tree), heads, key_heads), torch.from_numpy(tree.subtree_end))

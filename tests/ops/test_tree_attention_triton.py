@@ -77,6 +77,7 @@ SLOPES = torch.tensor([0.5, 0.25, 0.01, 0.0, -0.1, 0.125])
 
 
 @pytest.mark.parametrize(("num_splits", "dtype"), [(1, torch.float32), (3, torch.float16)])
+@pytest.mark.long(keep=2)
 def test_sinks(num_splits: int, dtype: torch.dtype) -> None:
     inputs = attention_inputs(*random_forest(7, 70), dtype=dtype, size=32, window=30)
     check(replace(inputs, sinks=SINKS), num_splits=num_splits)
@@ -84,6 +85,7 @@ def test_sinks(num_splits: int, dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize(("num_splits", "dtype"), [(1, torch.float16), (3, torch.float32)])
+@pytest.mark.long(keep=2)
 def test_slopes(num_splits: int, dtype: torch.dtype) -> None:
     inputs = attention_inputs(*random_forest(8, 70), dtype=dtype, size=32, window=30)
     check(replace(inputs, slopes=SLOPES), num_splits=num_splits)
@@ -94,6 +96,7 @@ def test_slopes(num_splits: int, dtype: torch.dtype) -> None:
     ("size", "value_size", "dtype"),
     [(512, 512, torch.float32), (512, 512, torch.float16), (576, 512, torch.float16), (192, 128, torch.float16)],
 )
+@pytest.mark.long(keep=2)
 def test_wide_heads(size: int, value_size: int, dtype: torch.dtype) -> None:
     inputs = attention_inputs(*random_forest(size, 60), dtype=dtype, heads=(2, 1), size=size, value_size=value_size)
     check(replace(inputs, slopes=SLOPES[:2], sinks=SINKS[:2]), block=None)
@@ -275,6 +278,7 @@ def test_unsupported_inputs_raise() -> None:
 
 
 @pytest.mark.parametrize(("window", "return_lse", "num_splits"), [(None, True, 1), (9, False, 2)])
+@pytest.mark.long(keep=2)
 def test_opcheck(window: int | None, return_lse: bool, num_splits: int) -> None:
     from fastreader.ops.tree_attention.triton import device_schedule
     from fastreader.ops.tree_attention.triton_config import TreeAttentionConfig

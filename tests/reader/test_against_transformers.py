@@ -59,6 +59,7 @@ WAYS = {"by tiles": (0, False), "row by row": (10**9, False), "without the exten
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("family", ["Llama", "Mistral, window", "Gemma2, window, caps", "Phi3, window"])
+@pytest.mark.long(keep=6)
 def test_every_way_to_read_the_prompt(family, way, monkeypatch):
     """How the prompts' keys are read is a matter of speed only. Texts are longer than the window."""
     shared, without = WAYS[way]

@@ -122,6 +122,7 @@ def test_texts_have_the_same_bits(family, precision, products, way):
         for column, way in enumerate(PRODUCTS)
     ],
 )
+@pytest.mark.long(keep=4)
 def test_deterministic_readers_in_every_way(family, precision, products):
     reader = reader_of(family, precision, products, True)
     scores, texts = expected(family, precision, products, True)

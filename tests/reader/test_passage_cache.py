@@ -72,6 +72,7 @@ def close(got, want, limit=1e-5):
 
 
 @pytest.mark.parametrize("family", [*SOME, *HYBRIDS])
+@pytest.mark.long(keep=7)
 def test_the_numbers_are_those_without_it(family):
     """In a first call, which reads, in a second one, which does not, and in one with another question."""
     reader = exact(family)

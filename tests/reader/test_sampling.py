@@ -42,6 +42,7 @@ CASES = [
 
 @pytest.mark.parametrize("vocabulary", [1, 5, 256, 257, 700])
 @pytest.mark.parametrize("sampling", CASES, ids=str)
+@pytest.mark.long(keep=20)
 def test_every_tokens_share_is_its_probability(sampling, vocabulary):
     """Numbers on a fine grid: each token must take its probability's share of them, and no other token any."""
     logits = logits_of(1, vocabulary)

@@ -61,6 +61,7 @@ WAYS = {
         for column, way in enumerate(PRODUCTS)
     ],
 )
+@pytest.mark.long(keep=6)
 def test_the_bits_of_layer_by_layer(monkeypatch, family, precision, products):
     reader = reader_of(family, precision, products)
     if not covers(

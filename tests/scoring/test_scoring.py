@@ -452,6 +452,7 @@ def test_real_reader_on_a_bundled_question(packaged_reader, packaged_model):
 
 @pytest.mark.usefixtures("loaded_once")
 @pytest.mark.parametrize(("precision", "mean", "most"), [("high", 0.001, 0.005), ("fast", 0.15, 0.5)])
+@pytest.mark.long(keep=1)
 def test_real_reader_in_lower_precision(packaged_reader, packaged_folder, precision, mean, most):
     """The promise of each precision, in nats a candidate, on the real weights."""
     example = load_examples(QUESTIONS)[1]

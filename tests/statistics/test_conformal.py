@@ -20,6 +20,7 @@ def test_a_threshold_by_hand():
 
 
 @pytest.mark.parametrize(("level", "n"), [(0.5, 19), (0.8, 99), (0.9, 19)])
+@pytest.mark.long(keep=1)
 def test_coverage_in_simulation(level, n):
     """With continuous scores the mean coverage is ceil((n + 1) level) / (n + 1), whatever the probabilities mean."""
     rng = np.random.default_rng(n)
