@@ -17,11 +17,13 @@ import json
 import math
 import os
 import re
+from array import array
 from collections.abc import Collection, Iterable, Iterator, Mapping, MappingView, Sequence, Set
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from fastreader.errors import InputError
 
@@ -256,11 +258,19 @@ def check_texts(name: str, value: object, *, empty: bool = False) -> None:
         check_text(f"{name}[{index}]", text, empty=empty)
 
 
+def as_integers(value: Any) -> npt.NDArray[Any]:
+    """Return what `np.asarray` returns, in half the time if `value` is a list or a tuple of integers."""
+    if type(value) in (list, tuple) and value and type(value[0]) is int:
+        with contextlib.suppress(TypeError, OverflowError):  # there is something else among them
+            return np.frombuffer(array("q", value), dtype=np.int64)
+    return np.asarray(value)
+
+
 def check_tokens(name: str, value: object) -> None:
     """Check for a list of token ids, which need not be in the vocabulary: planning a pass checks that."""
     expect(isinstance(value, (Sequence, np.ndarray)) and not isinstance(value, (str, bytes)), name, _TOKENS, value)
     try:
-        found = np.asarray(value)
+        found = as_integers(value)
     except ValueError:  # lists of several lengths
         found = np.empty(1, dtype=object)
     integers = found.dtype.kind in "iu" and (not found.size or found.max() < 2**63)

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fastreader.core.checked import checked
-from fastreader.core.checks import check_int, expect
+from fastreader.core.checks import as_integers, check_int, expect
 from fastreader.errors import InputError
 
 Tokens = Sequence[int]
@@ -198,7 +198,7 @@ def _as_array(
         if len(tokens) == 0:
             continue
         if id(tokens) not in converted:
-            ids = np.asarray(tokens)
+            ids = as_integers(tokens)
             name = f"PrefixTree: sequences[{index}]"
             expect(ids.dtype.kind in "iu" and ids.ndim == 1, name, "a flat list of integers", ids)
             low, high = int(ids.min()), int(ids.max())

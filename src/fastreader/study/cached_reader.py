@@ -245,7 +245,12 @@ def _values(item: Loglikelihood | Generation) -> dict[str, Any]:
 
 
 def _plain(item: TextOrTokens) -> Any:
-    return item if isinstance(item, str) else list(map(int, item))
+    return item if isinstance(item, str) else _integers(item)
+
+
+def _integers(tokens: Sequence[int]) -> list[int]:
+    """Return a list of Python's integers, without converting those that are."""
+    return list(tokens) if set(map(type, tokens)) <= {int} else list(map(int, tokens))
 
 
 class _TreeReader(ReaderWrapper):
@@ -275,7 +280,7 @@ class _TreeReader(ReaderWrapper):
         self, sequences: Sequence[tuple[Any, Any]], *, max_batch_tokens: int | None = None, trees: Any = None
     ) -> SequenceScores:
         """Score as `Reader.score` does."""
-        pairs: list[Pair] = [(tuple(map(int, context)), tuple(map(int, text))) for context, text in sequences]
+        pairs: list[Pair] = [(tuple(_integers(context)), tuple(_integers(text))) for context, text in sequences]
         scored = [pair for pair in pairs if pair[1]]
         if self._known is None:
             results = self.loglikelihood(scored, token_logprobs=True, max_batch_tokens=max_batch_tokens)
