@@ -1,11 +1,14 @@
 """fastreader passages: build, info, prune, and what later calls find of them."""
 
 import json
+import shutil
 
 import pytest
 from helpers.commands import run
 
 import fastreader as fr
+from fastreader.integrations.serve.passage_caches import PassageCaches
+from fastreader.integrations.serve.settings import ServerSettings
 
 TEXTS = ["The Nile is in Cairo.", "The Seine is in Paris.", "Cats sleep a lot."]
 
@@ -29,6 +32,33 @@ def test_what_was_built_is_known(built, model):
     assert (cache.info().hits, cache.info().misses) == (3, 0)
     want = fr.rerank(reader, "Which river is in Cairo?", TEXTS)
     assert [r.value for r in ranked] == pytest.approx([r.value for r in want], abs=1e-5)
+
+
+def test_a_server_knows_what_was_built_and_prune_keeps_it(built, model, tmp_path):
+    """Also where servers with API keys have their own folders inside."""
+    store = shutil.copytree(built / "kept", tmp_path / "kept")
+    reader = fr.Reader.load(model)
+    for keys, hits in (((), 3), (("key",), 0), (("key",), 3), ((), 3)):
+        caches = PassageCaches(reader, ServerSettings(keys=keys, passage_folder=str(store)))
+        fr.rerank(caches.readers[0], "Which river is in Cairo?", TEXTS)
+        assert caches.info().hits == hits
+    assert len(json.loads(run("passages", "info", store, "--format", "json").stdout)) == 2
+    assert "removed 0 files" in run("passages", "prune", store, "--unused-days", "1").stderr
+    assert len(list(store.rglob("*.safetensors"))) == 8
+    assert "removed 8 files" in run("passages", "prune", store, "--max-gb", "0").stderr
+
+
+def test_a_corpus_that_does_not_fit(built, model, tmp_path):
+    """The rest is known to a later process, since the header stays."""
+    corpus, store = tmp_path / "corpus.jsonl", tmp_path / "kept"
+    texts = [f"The {i}th river is {'very ' * 20}long." for i in range(20)]
+    corpus.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    said = run("passages", "build", corpus, "--store", store, "-m", model, "--max-gb", "0.001").stderr
+    assert "left for others: --max-gb 0.001 does not hold all" in said
+    files = len(list(store.rglob("*.safetensors")))
+    cache = fr.PassageCache(folder=store)
+    fr.rerank(fr.Reader.load(model), "Which river is long?", texts, cache=cache)
+    assert cache.info().hits == files - 1 > 0
 
 
 def test_info(built, model):

@@ -99,6 +99,58 @@ def test_a_damaged_file_is_removed_and_its_passage_read(reader, damage, tmp_path
     assert (cache.info().hits, cache.info().damaged) == (2, 0)
 
 
+def test_a_header_stays_with_its_passages(reader, tmp_path):
+    """Also where the limit makes room, and where its file was removed while a process has it in memory."""
+    header = [5, 6, 7]
+    pairs = [(header + [10 + i] * 12 + [8], [9, 11]) for i in range(30)]
+    probe = fr.PassageCache(folder=tmp_path / "probe")
+    reader.with_cache(probe).score(pairs[:1], ends=[(3, 15)])
+    size = max(file.stat().st_size for file in files_of(tmp_path / "probe"))
+    cache = fr.PassageCache(folder=tmp_path / "kept", max_folder_bytes=12 * size)
+    for pair in pairs:
+        reader.with_cache(cache).score([pair], ends=[(3, 15)])
+    assert cache.entries.folder.evicted > 0
+    again = fr.PassageCache(folder=tmp_path / "kept")
+    reader.with_cache(again).score(pairs[-5:], ends=[(3, 15)] * 5)
+    assert (again.info().hits, again.info().misses) == (5, 0)
+    PassageFolder(tmp_path / "kept", 2**40).prune(max_bytes=0)
+    new = [(header + [100 + i] * 12 + [8], [9, 11]) for i in range(5)]
+    reader.with_cache(cache).score(new, ends=[(3, 15)] * 5)
+    again = fr.PassageCache(folder=tmp_path / "kept")
+    reader.with_cache(again).score(new, ends=[(3, 15)] * 5)
+    assert (again.info().hits, again.info().misses) == (5, 0)
+
+
+def test_a_folder_that_fails_is_left_alone(reader, tmp_path, monkeypatch, caplog):
+    """Whatever the error of a look, and where what was half written cannot be removed."""
+    pairs, ends = [([5, 6, 7, *[10] * 12, 8], [9, 11])], [(3, 15)]
+    want = reader.score(pairs)
+    reader.with_cache(fr.PassageCache(folder=tmp_path)).score(pairs, ends=ends)
+    for file in files_of(tmp_path):
+        file.unlink()
+        file.mkdir()
+    cache = fr.PassageCache(folder=tmp_path)
+    close(reader.with_cache(cache).score(pairs, ends=ends), want)
+    assert cache.info().hits == 0 and "cannot be read" in caplog.text
+
+    def fail(*_, **__):
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(folders, "write_stored", fail)
+    monkeypatch.setattr(Path, "unlink", fail)
+    cache = fr.PassageCache(folder=tmp_path)
+    other = [([5, 6, 7, *[20] * 12, 8], [9, 11])]
+    close(reader.with_cache(cache).score(other, ends=ends), reader.score(other))
+    assert "cannot be written ([Errno 30]" in caplog.text
+
+
+def test_a_readers_damaged_description_hides_nothing(reader, tmp_path):
+    reader.with_cache(fr.PassageCache(folder=tmp_path)).score([([5, 6, 7, 8, 9], [9])], ends=[(2, 4)])
+    next(tmp_path.glob("*/reader.json")).write_text("")
+    (found,) = PassageFolder(tmp_path, 2**40).readers()
+    assert (found.about, found.entries) == ({}, 2)
+
+
 def test_nothing_is_served_to_another_reader(reader, tmp_path):
     pairs, ends = [([5, 6, 7, *[10] * 12, 8], [9, 11])], [(3, 15)]
 
@@ -239,7 +291,7 @@ def test_bad_folders_are_refused(tmp_path):
         fr.PassageCache(folder=tmp_path)
     (tmp_path / "new").mkdir()
     (tmp_path / "new/passages.json").write_text('{"format": "9"}')
-    with pytest.raises(InputError, match=r"folder: expected .* with format 1, got '9'"):
+    with pytest.raises(InputError, match=r"folder: expected .* with format 2, got '9'"):
         fr.PassageCache(folder=tmp_path / "new")
     with pytest.raises(InputError, match="max_folder_bytes: expected an integer of at least 1"):
         fr.PassageCache(folder=tmp_path / "other", max_folder_bytes=0)

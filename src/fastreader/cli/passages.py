@@ -71,6 +71,9 @@ def passages_build(
     left_out = cache_passages(reader.load(), passages, cache, template=texts, max_batch_tokens=prompt.max_batch_tokens)
     info = cache.info()
     say(f"{store}: read {info.misses:,} passages, {info.hits:,} were there")
+    gone = 0 if cache.entries.folder is None else cache.entries.folder.evicted
+    if gone:
+        say(f"{gone:,} files, of the least recently used, left for others: --max-gb {max_gb:g} does not hold all")
     if left_out:
         say(f"{left_out:,} passages without text, or longer than the model's context, were left out")
 
@@ -86,7 +89,7 @@ def passages_info(
 
     from fastreader.cli.screen import Text
 
-    found = _folder(store).readers()
+    found = [each for folder in _folders(store) for each in folder.readers()]
     if format is not options.Format.table:
         rows = [each.to_dict() for each in found]
         typer.echo("\n".join(map(json.dumps, rows)) if format is options.Format.jsonl else json.dumps(rows, indent=1))
@@ -117,25 +120,29 @@ def passages_prune(
 ) -> None:
     """Remove files from a folder, which processes may be using: what is gone is read again.
 
+    A server with API keys has a folder for each key, and a limit holds for each.
+
     Examples:
 
       fastreader passages prune passages --max-gb 4
 
       fastreader passages prune passages --unused-days 30 --keep smollm2-135m
     """
-    folder = _folder(store)
+    folders = _folders(store)
     wanted = max_gb is not None or unused_days is not None or keep is not None
     require(wanted, "expected --max-gb, --unused-days or --keep; fastreader passages info shows what there is")
-    names = sorted({str(each.about.get("name")) for each in folder.readers()})
+    names = sorted({str(each.about.get("name")) for folder in folders for each in folder.readers()})
     require(keep is None or keep in names, f"--keep: expected one of {', '.join(names) or 'no readers'}, got {keep!r}")
     most = None if max_gb is None else int(max_gb * _GB)
     unused_for = None if unused_days is None else unused_days * _DAY
-    removed = folder.prune(max_bytes=most, unused_for=unused_for, keep=keep)
+    removed = sum(folder.prune(max_bytes=most, unused_for=unused_for, keep=keep) for folder in folders)
     say(f"{store}: removed {removed:,} files")
 
 
-def _folder(store: Path) -> PassageFolder:
+def _folders(store: Path) -> list[PassageFolder]:
+    """Return a folder of passages, and those in it that a server with API keys made, one for each."""
     from fastreader.models.passage_cache.folder import MARK, PassageFolder
 
-    require((store / MARK).is_file(), f"{store}: expected a folder of passages, with {MARK}")
-    return PassageFolder(store, max_bytes=2**62)
+    found = [mark.parent for mark in (store / MARK, *sorted(store.glob(f"*/{MARK}"))) if mark.is_file()]
+    require(bool(found), f"{store}: expected a folder of passages, with {MARK}")
+    return [PassageFolder(each, max_bytes=2**62) for each in found]

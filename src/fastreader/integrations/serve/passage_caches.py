@@ -51,8 +51,11 @@ class PassageCaches:
         count = max(1, len(settings.keys))
         share = max(1, most // count)
         of_files = settings.passage_folder_bytes // count
-        # Named by a digest, since a folder's name is no place for a key.
-        folders = [None if folder is None else Path(folder) / digest(key, 32) for key in settings.keys or [""]]
+        folders: list[Path | None] = [None if folder is None else Path(folder)] * count
+        if folder is not None and settings.keys:
+            Path(folder).mkdir(mode=0o700, parents=True, exist_ok=True)
+            # Named by a digest, since a folder's name is no place for a key.
+            folders = [Path(folder) / digest(key, 32) for key in settings.keys]
         self.readers = [reader.with_cache(PassageCache(share, each, max_folder_bytes=of_files)) for each in folders]
         if folder is not None:
             log.info("keeps up to %s MB of them as files in %s", f"{of_files * count / 1e6:,.0f}", folder)

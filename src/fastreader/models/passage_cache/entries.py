@@ -98,7 +98,11 @@ class PassageEntries:
                 if new:
                     self._keep(key, header, key_values)
             if new and self.folder is not None and about is not None:
-                self.folder.put(self._named(key), key_values, {**about, "stored": self._stored})
+                described = {**about, "stored": self._stored}
+                # The file of a header that is in memory may have been removed meanwhile.
+                if header is not None and (above := self._held.get(header)) is not None:
+                    self.folder.put(self._named(header), above, described)
+                self.folder.put(self._named(key), key_values, described)
 
     def _keep(self, key: PrefixKey, header: PrefixKey | None, key_values: KeyValues) -> None:
         size = key_values.total_bytes

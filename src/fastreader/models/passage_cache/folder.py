@@ -20,15 +20,18 @@ from safetensors import SafetensorError
 from fastreader.core.checks import expect, require
 from fastreader.core.forks import repair_in_children
 from fastreader.data.files import is_draft, read_object, write_json
+from fastreader.errors import InputError
 from fastreader.models.passage_cache.stored import FORMAT, DamagedError, read_stored, write_stored
 from fastreader.models.passes.key_values import KeyValues
 
 log = logging.getLogger(__name__)
 
 PrefixKey = tuple[str, str]
-"""Fingerprint of the model, and digest of all tokens of a prefix."""
+"""Fingerprint of the model, and digest of all tokens of a prefix and of where its last part begins."""
+HEADER = "h"  # begins the digests of headers
 
-MARK = "passages.json"  # of a folder that is ours, and of each reader's folder in it
+MARK = "passages.json"  # of a folder that is ours
+_READER = "reader.json"  # of each reader's folder in it
 _SUFFIX = ".safetensors"
 _TOUCH_AFTER = 60.0  # seconds between two notes that a file is used
 _MOST_TOUCHED = 1 << 16  # files whose last note is remembered, so that a server's memory does not grow
@@ -73,6 +76,7 @@ class PassageFolder:
 
     Attributes:
         written, damaged: files that this object wrote, and that it found damaged and removed.
+        evicted: files that it removed, since others needed their room.
 
     Raises:
         InputError: if there is something else at `path`.
@@ -82,12 +86,12 @@ class PassageFolder:
     def __init__(self, path: str | os.PathLike[str], max_bytes: int) -> None:
         self.path = Path(path)
         self.max_bytes = max_bytes
-        self.written = self.damaged = 0
+        self.written = self.damaged = self.evicted = 0
         self._size: int | None = None  # of all files, when last looked, with what was written since
         self._since = 0  # bytes written since
         self._touched: dict[PrefixKey, float] = {}
         self._introduced: set[str] = set()
-        self._unwritable = False
+        self._unwritable = self._unreadable = False
         self._lock = threading.Lock()
         repair_in_children(self)
         require(not self.path.exists() or self.path.is_dir(), f"folder: expected a folder, {self.path} is a file")
@@ -95,7 +99,8 @@ class PassageFolder:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)  # or by another process meanwhile
         mark = self.path / MARK
         if not mark.exists():
-            others = [file.name for file in self.path.iterdir() if not is_draft(file)]
+            # A server with API keys has a folder of ours in it for each.
+            others = [file.name for file in self.path.iterdir() if not is_draft(file) and not (file / MARK).exists()]
             if others and not mark.exists():  # another process may have made it meanwhile
                 expect(False, f"folder: {self.path}", f"an empty folder, or one with {MARK}", others[0])
             write_json(mark, {"format": FORMAT})
@@ -107,7 +112,10 @@ class PassageFolder:
         self._lock = threading.Lock()
 
     def __contains__(self, key: PrefixKey) -> bool:
-        return self._file(key).exists()
+        try:
+            return self._file(key).exists()
+        except OSError:  # of a folder that may not be looked into, which `get` logs
+            return False
 
     def get(self, key: PrefixKey) -> KeyValues | None:
         """Return the keys and values of a prefix's last part, mapped from its file, or None."""
@@ -115,6 +123,11 @@ class PassageFolder:
         try:
             found = read_stored(file, _identity(key))
         except (FileNotFoundError, MemoryError):  # also where no more can be mapped: the pass then reads the passage
+            return None
+        except OSError as error:  # a file that may not be read, or a disk that fails
+            if not self._unreadable:
+                log.warning("%s: cannot be read (%s); such passages are read again", self.path, error)
+            self._unreadable = True
             return None
         except DamagedError as error:
             log.warning("%s; the file is removed", error)
@@ -136,20 +149,21 @@ class PassageFolder:
             about: how the reader describes itself.
         """
         file, size = self._file(key), key_values.total_bytes
-        if self._unwritable or size > self.max_bytes or file.exists():
+        if self._unwritable or size > self.max_bytes or key in self:
             return
         draft = file.with_name(f".{file.name}.{uuid.uuid4().hex}.tmp")
         try:
             self._make_room(size)
             if key[0] not in self._introduced:
                 file.parent.mkdir(exist_ok=True)
-                if not (file.parent / MARK).exists():
-                    write_json(file.parent / MARK, dict(about))
+                if not (file.parent / _READER).exists():
+                    write_json(file.parent / _READER, dict(about))
                 self._introduced.add(key[0])
             write_stored(draft, key_values, _identity(key))
             draft.replace(file)
         except (OSError, SafetensorError) as error:
-            draft.unlink(missing_ok=True)
+            with suppress(OSError):  # of a folder that may only be read
+                draft.unlink(missing_ok=True)
             if self.path.exists() and not file.parent.exists():  # a reader's folder was pruned meanwhile
                 self._introduced.discard(key[0])
                 return
@@ -172,14 +186,14 @@ class PassageFolder:
             try:
                 os.utime(self._file(key))
             except OSError:  # pruned, or a folder that may only be read
-                self._touched.pop(key)
+                self._touched.pop(key, None)
 
     def readers(self) -> list[StoredReader]:
         """Return what is held of each reader, the most recently used first."""
         found = []
         for folder in self._folders():
             files = list(_files(folder))
-            about = read_object(folder / MARK)
+            about = _about(folder)
             used = max((when for when, _, _ in files), default=folder.stat().st_mtime)
             found.append(StoredReader(folder.name, about, len(files), sum(size for _, size, _ in files), used))
         return sorted(found, key=lambda each: -each.last_used)
@@ -195,7 +209,7 @@ class PassageFolder:
         removed = 0
         with FileLock(self.path / ".lock"):
             for folder in self._folders():
-                others = keep is not None and read_object(folder / MARK).get("name") != keep
+                others = keep is not None and _about(folder).get("name") != keep
                 before = float("inf") if others else -1.0 if unused_for is None else time.time() - unused_for
                 removed += sum(_remove(file) for when, _, file in _files(folder) if when < before)
             removed += self._shrink(self.max_bytes if max_bytes is None else max_bytes)
@@ -213,13 +227,18 @@ class PassageFolder:
             with FileLock(self.path / ".lock"):
                 held = sum(each for folder in self._folders() for _, each, _ in _files(folder))
                 if held + size > self.max_bytes:
-                    self._shrink(max(0, min(self.max_bytes - size, self.max_bytes - self.max_bytes // _ROOM)))
+                    most = min(self.max_bytes - size, self.max_bytes - self.max_bytes // _ROOM)
+                    self.evicted += self._shrink(max(0, most))
                     held = sum(each for folder in self._folders() for _, each, _ in _files(folder))
                 self._size, self._since = held, 0
 
     def _shrink(self, most: int) -> int:
-        """Remove the least recently used files until at most this many bytes are held, and return their number."""
-        files = sorted(item for folder in self._folders() for item in _files(folder))
+        """Remove the least recently used files until at most this many bytes are held, and return their number.
+
+        A header is used with each of its passages, which are of no use without it, but that is noted once a minute.
+        """
+        found = (item for folder in self._folders() for item in _files(folder))
+        files = sorted((when + _TOUCH_AFTER * file.name.startswith(HEADER), size, file) for when, size, file in found)
         held, removed = sum(size for _, size, _ in files), 0
         for _, size, file in files:
             if held <= most:
@@ -229,10 +248,18 @@ class PassageFolder:
         return removed
 
     def _folders(self) -> Iterator[Path]:
-        return (mark.parent for mark in sorted(self.path.glob(f"*/{MARK}")))
+        return (mark.parent for mark in sorted(self.path.glob(f"*/{_READER}")))
 
     def _file(self, key: PrefixKey) -> Path:
         return self.path / key[0] / f"{key[1]}{_SUFFIX}"
+
+
+def _about(folder: Path) -> dict[str, Any]:
+    """Return how a reader describes itself in its folder, for people to read, and nothing if that file is damaged."""
+    try:
+        return read_object(folder / _READER)
+    except InputError:
+        return {}
 
 
 def _identity(key: PrefixKey) -> dict[str, str]:

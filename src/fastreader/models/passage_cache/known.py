@@ -12,7 +12,7 @@ import numpy as np
 from fastreader.core.tree import IntArray, PrefixTree, TokenPairs, Tokens, TreeStats
 from fastreader.models.config.facts import RotaryRegimes
 from fastreader.models.passage_cache.entries import PassageEntries
-from fastreader.models.passage_cache.folder import PrefixKey
+from fastreader.models.passage_cache.folder import HEADER, PrefixKey
 from fastreader.models.passes.key_values import KeyValues, Reuse
 from fastreader.models.passes.prefix_cache import PrefixCache
 from fastreader.models.passes.recurrent_states import RecurrentStates
@@ -151,8 +151,11 @@ class KnownPassages:
         tokens = np.asarray(context[: max(ends, default=0)], dtype=np.int64)
         start, header = 0, None
         for end in ends:
-            name = hashlib.blake2b(tokens[:end].astype("<u4").tobytes(), digest_size=20, salt=bytes([regime]))
-            header = _Part((self._fingerprint, name.hexdigest()), tokens[start:end].tolist(), start, header)
+            # With where the part begins: the same tokens may have another header, which holds others of them.
+            place = start.to_bytes(8, "little") + bytes([regime])
+            name = hashlib.blake2b(tokens[:end].astype("<u4").tobytes(), digest_size=20, salt=place)
+            digest = HEADER * (header is None) + name.hexdigest()
+            header = _Part((self._fingerprint, digest), tokens[start:end].tolist(), start, header)
             start = end
             yield header
 

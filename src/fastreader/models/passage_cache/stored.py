@@ -17,7 +17,7 @@ from fastreader.models.passage_cache.rounded import RoundedKeyValues
 from fastreader.models.passes.key_values import KeyValues
 from fastreader.models.passes.recurrent_states import RecurrentStates
 
-FORMAT = "1"
+FORMAT = "2"
 _STATE = "state"
 _TYPES = {str(dtype): dtype for dtype in (torch.bfloat16, torch.float16, torch.float32, torch.float64)}
 

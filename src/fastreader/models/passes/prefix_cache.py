@@ -105,6 +105,7 @@ class PrefixCache:
         Returns:
             The node of the last token.
         """
+        assert len(tokens) == len(key_values), f"{len(tokens)} tokens with keys and values of {len(key_values)}"
         nodes = []
         for row, token in enumerate(tokens):
             after = self._nodes.setdefault((regime, after, token), self._count + row)
