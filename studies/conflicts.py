@@ -8,12 +8,12 @@
 Each question has one to four passages that state its answer and stay as they are, one or two that are altered, and
 none to five that do not state it. Kinds of alteration: the answer replaced by another question's answer (entity), by
 another number or another date of its form (number, date), the sentence negated (negation), and a text that a reader
-writes with another question's answer (rewrite; kept if it states that answer, not the right one, and has half of the
-question's words that the passage had). Questions whose altered passages share no word with them are left out.
-Passages are snippets of at most 60 words. Where the data have too few passages that state the answer, sentences of
-them and written sentences are added. In a third of the questions with unrelated passages one of these states the
-replaced answer, about its own topic. `conflicts` sees each question clean and altered, with the right and the
-replaced answers as candidates.
+writes with another question's answer (rewrite; kept if it states that answer and not the right one). Questions whose
+altered passages share no word with them are left out, and the report has the figures with them, too. Passages are
+snippets of at most 60 words. Where the data have too few passages that state the answer, sentences of them and
+written sentences are added. In a third of the questions with unrelated passages one of these states the replaced
+answer, about its own topic. `conflicts` sees each question clean and altered, with the right and the replaced answers
+as candidates.
 
 Rows are appended as they come, numbers without texts, one kind after another; a stopped run resumes with the same
 command.
@@ -205,13 +205,12 @@ def used(rows: Sequence[Row]) -> list[Row]:
 
 
 def about_it(row: Row, place: int) -> bool:
-    """Return whether an altered passage had some of the question's words, and has half of them or more.
+    """Return whether an altered passage has some of the question's words.
 
-    One that shares no word with the question contradicts nothing about it, such as another event of the year that is
-    the answer.
+    One that shares none with the question contradicts nothing about it, such as another event of the year that is the
+    answer.
     """
-    before, after = (row[name]["about"][place] for name in ("clean", "changed"))
-    return before > 0 and after >= before / 2
+    return bool(row["changed"]["about"][place] > 0)
 
 
 def grouped(rows: Sequence[Row]) -> Iterator[tuple[Evidence, np.ndarray]]:
@@ -329,8 +328,11 @@ def report(folder: Path, parts: dict[str, list[Row]], weights: Row) -> None:
         texts = [row for row in rows if row["kind"] == "rewrite"]
         kept = {"asked": len(texts), "kept": len(used(texts))}
         tokens = {kind: float(np.mean([row[kind]["computed"] for row in own])) for kind in ("changed", "clean")}
-        found["parts"][name] = {"measured": values, "rewrites": kept, "tokens": tokens}
-        lines += [f"## {name}", "", *table_of(values), ""]
+        every = measured_groups([row for row in rows if row["written"]], weights)
+        every = {kind: every[kind] for kind in (*KINDS, "all kinds") if kind in every}
+        found["parts"][name] = {"measured": values, "every": every, "rewrites": kept, "tokens": tokens}
+        lines += [f"## {name}", "", *table_of(values), "", "With those that share no word with the question:", ""]
+        lines += [*table_of(every), ""]
         if name != STATEMENTS:
             lines += [f"Of {kept['asked']} rewritten questions {kept['kept']} were kept. An altered question computes"]
             lines[-1] += f" {tokens['changed']:.0f} tokens."

@@ -13,7 +13,7 @@ from helpers.support import one_by_one
 import fastreader as fr
 from fastreader.errors import ContextOverflowError, InputError
 from fastreader.passages.attribution import subsets as sets
-from fastreader.passages.attribution.attribute import NOT_RAISED
+from fastreader.passages.attribution.attribute import NOT_RAISED, NOT_STATED
 from fastreader.passages.attribution.surrogate import left_out_fit, log_odds, sparse_weights
 from fastreader.reader.prompts.pieces import encode
 from fastreader.reader.prompts.template import Template
@@ -53,18 +53,17 @@ def test_a_known_game():
 
 
 def test_sampled_values_are_within_two_errors():
-    """In 95 % of 200 games, a passage each: some with interactions, some without."""
+    """In 95 % of passages of 1,000 games, some with interactions, with the default number of orders."""
     within, total = 0, 0
-    for seed in range(200):
+    for seed in range(1000):
         rng = np.random.default_rng(seed)
         values = drawn_values(7, seed, noise=float(rng.choice([0.1, 3.0])))
         own = rng.standard_normal(7)
         values = {subset: value + own[list(subset)].sum() for subset, value in values.items()}
-        found, error = sets.sampled_shapley(sets.random_orders(7, 24, rng), values)
-        passage = seed % 7
-        within += abs(found[passage] - sets.shapley(7, values)[passage]) <= 2 * error[passage]
-        total += 1
-    assert total == 200 and within >= 0.95 * total
+        found, error = sets.sampled_shapley(sets.random_orders(7, 16, rng), values)
+        within += int((abs(found - sets.shapley(7, values)) <= 2 * error).sum())
+        total += 7
+    assert total == 7000 and within >= 0.945 * total  # of which passages of one game are not independent
 
 
 def test_the_surrogate_is_sklearns_lasso_on_scaled_inputs():
@@ -106,7 +105,7 @@ def test_every_subset_against_the_model_one_text_at_a_time(tiny_reader, template
     own = [values.sum() for values in one_by_one(tiny_reader.local_model.model.original, texts)]
     values = dict(zip(wanted, own, strict=True))
     whole = tuple(range(count))
-    assert found.exact and found.subsets == 2**count and found.note in ("", NOT_RAISED)
+    assert found.exact and found.subsets == 2**count and found.note in ("", NOT_RAISED, NOT_STATED)
     assert (found.logprob, found.closed_book_logprob) == pytest.approx((values[whole], values[()]), abs=1e-4)
     np.testing.assert_allclose(found.shapley, by_orders(count, values), atol=1e-4)
     np.testing.assert_allclose(found.alone, [values[i,] - values[()] for i in whole], atol=1e-4)
@@ -200,3 +199,12 @@ def test_passages_that_do_not_fit(tiny_reader):
         fr.attribute(tiny_reader, QUESTION, passages, ANSWER)
     found = fr.attribute(tiny_reader, QUESTION, passages, ANSWER, on_overflow="truncate")
     assert "cut to fit the context" in found.note and np.isfinite(found.shapley).all()
+
+
+def test_an_answer_that_no_passage_states_is_cautioned_about(tiny_reader):
+    notes = {
+        answer: fr.attribute(tiny_reader, QUESTION, PASSAGES, answer).note
+        for answer in ("blue", "the municipal pool", "yes", "It is blue since the air scatters blue light the most.")
+    }
+    assert notes["the municipal pool"] in (NOT_STATED, NOT_RAISED)
+    assert NOT_STATED not in {note for answer, note in notes.items() if answer != "the municipal pool"}

@@ -12,7 +12,7 @@ from fastreader.errors import InputError
 from fastreader.passages.conflicts import Conflicts
 from fastreader.passages.conflicts.claims import proposed, spans
 from fastreader.passages.conflicts.evidence import undecided
-from fastreader.passages.conflicts.find import comparable
+from fastreader.passages.conflicts.find import EQUAL, TIED, comparable
 from fastreader.passages.conflicts.judge import READING, TEXT, WEIGHTS, Evidence, judge
 from fastreader.passages.conflicts.statements import statements
 from fastreader.reader.prompts.pieces import encode
@@ -327,7 +327,17 @@ def test_passages_that_state_no_candidate(tiny_reader, passages, candidates):
 
 def test_claims_in_scripts_without_spaces(tiny_reader):
     found = fr.conflicts(tiny_reader, "首都は?", ["首都は東京です。", "京都は古い都です。"], ["東京", "京都"])
-    assert found.claims == [0, 1] and not found.note and np.isfinite(found.texts).all()
+    assert found.claims == [0, 1] and np.isfinite(found.texts).all()
+
+
+def test_a_tie_and_equal_passages_are_cautioned_about(tiny_reader):
+    ann, paul = "It was Ann who wrote it.", "It was Paul who wrote it."
+    names = ["Ann", "Paul"]
+    tied = fr.conflicts(tiny_reader, "Who wrote it?", [ann, paul], names)
+    assert tied.odd is not None and tied.note == TIED
+    assert fr.conflicts(tiny_reader, "Who wrote it?", [ann, paul, "Ann wrote it."], names).note == ""
+    assert fr.conflicts(tiny_reader, "Who wrote it?", [ann, paul, ann], names).note == EQUAL
+    assert fr.conflicts(tiny_reader, "Who wrote it?", [ann, ann], names).note == ""  # nothing to be cautious about
 
 
 def test_of_proposals_only_passages_that_are_about_the_question_as_much_count():

@@ -14,7 +14,7 @@ from fastreader.core.protocol import ScoringReader
 from fastreader.core.tree import TreeStats
 from fastreader.data.arguments import make_example
 from fastreader.data.documents import PassageLike
-from fastreader.data.types import Example
+from fastreader.data.types import Example, Passage
 from fastreader.passages.attribution.results import Attribution
 from fastreader.passages.attribution.subsets import (
     SubsetPlan,
@@ -27,6 +27,7 @@ from fastreader.passages.attribution.subsets import (
     without,
 )
 from fastreader.passages.attribution.surrogate import left_out_fit, log_odds, sparse_weights
+from fastreader.passages.conflicts.forms import FormText, form_of
 from fastreader.reader.prompts.template import Template
 from fastreader.scoring.known_passages import score_after, with_cache
 from fastreader.scoring.reading import fit_reading, read, reading_pieces
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 ReaderLike = ScoringReader | str | os.PathLike[str]
 WAYS = ("auto", "exact", "sampled")
 ALL_SUBSETS, _MOST = 6, 12  # passages of which all subsets are read by themselves, and on request
+NOT_STATED = "no passage states the answer in its words, so the values are about words that make it likelier"
+_SHORT = 6  # words of an answer that a passage may state literally
 NOT_RAISED = "no passage makes the answer more probable than it is without passages"
 
 
@@ -129,6 +132,8 @@ def attribute(
     drawn, odds = masks(count, plan.drawn), log_odds([values[subset] for subset in plan.drawn])
     alone = np.array([values[i,] - values[()] for i in whole])
     notes = [NOT_RAISED] * bool((alone <= 0).all() and values[whole] <= values[()])
+    if not notes and _stated(answer, example.passages) is False:
+        notes.append(NOT_STATED)
     if truncated:
         most = max(truncated.values())
         notes.append(f"{len(truncated)} passages were cut to fit the context, by up to {most} tokens")
@@ -153,6 +158,14 @@ def attribute(
         id=example.id,
         note="; ".join(notes),
     )
+
+
+def _stated(answer: str, passages: Iterable[Passage]) -> bool | None:
+    """Return whether a passage states a short answer, or None for a long one and for yes and no."""
+    form = form_of(answer)
+    if len(form.words) > _SHORT or form.words in (("yes",), ("no",), ("true",), ("false",)):
+        return None
+    return any(FormText(text).find(form) for each in passages for text in (each.text, each.title or ""))
 
 
 def _plan(count: int, way: str, sampled: SubsetPlan) -> SubsetPlan:

@@ -42,7 +42,8 @@ class Attribution(SavedRecord):
         alone: float64 [N], v of each passage alone less v of none.
         left_out: float64 [N], v of all less v of all but each.
         shapley: float64 [N], Shapley values; their sum is `logprob - closed_book_logprob`.
-        shapley_error: float64 [N], standard errors; 0 if all subsets were read.
+        shapley_error: float64 [N], standard errors, of few orders widened by Student's distribution; 0 if all subsets
+            were read.
         surrogate: float64 [N], weights of a sparse linear model of the answer's log-odds, as ContextCite fits it.
         surrogate_fit: R^2 of that model on subsets left out of its fit; None with fewer than 10 subsets.
         pairs: float64 [N, N], what two passages add together beyond what each adds alone; None if two at a time were

@@ -9,7 +9,9 @@ from itertools import combinations
 
 import numpy as np
 import numpy.typing as npt
+from scipy.special import ndtr, stdtrit
 
+_TWO_ERRORS = float(ndtr(2.0))  # the share of a normal distribution below two standard errors
 FloatArray = npt.NDArray[np.float64]
 Subset = tuple[int, ...]
 """Ascending indices of passages."""
@@ -110,7 +112,8 @@ def sampled_shapley(orders: Sequence[Sequence[int]], values: Values) -> tuple[Fl
     In each order a passage contributes what it adds to the value of those before it.
 
     Returns:
-        float64 [N] each; the errors are of the mean over pairs, NaN for one pair.
+        float64 [N] each; the errors are of the mean over pairs, NaN for one pair. Errors of few pairs are widened by
+        Student's distribution, so that two of them hold as often as two of a normal distribution.
     """
     added = np.zeros((len(orders), len(orders[0])))
     for row, order in zip(added, orders, strict=True):
@@ -118,7 +121,8 @@ def sampled_shapley(orders: Sequence[Sequence[int]], values: Values) -> tuple[Fl
     means = added.reshape(len(orders) // 2, 2, -1).mean(axis=1)
     if len(means) < 2:
         return means[0], np.full(means.shape[1], np.nan)
-    return means.mean(axis=0), means.std(axis=0, ddof=1) / math.sqrt(len(means))
+    wider = stdtrit(len(means) - 1, _TWO_ERRORS) / 2
+    return means.mean(axis=0), wider * means.std(axis=0, ddof=1) / math.sqrt(len(means))
 
 
 def synergies(count: int, values: Values) -> FloatArray:

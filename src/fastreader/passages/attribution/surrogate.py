@@ -22,7 +22,8 @@ def sparse_weights(masks: npt.NDArray[np.bool_], values: FloatArray, penalty: fl
 
     Minimises ``|y - b - X w|^2 / (2 M) + penalty |w|_1`` by coordinate descent, with the columns of X scaled to mean 0
     and variance 1, and returns weights for the unscaled ones. This is the estimator of ContextCite (Cohen-Wang et al.,
-    2024, section 4), whose penalty is 0.01.
+    2024, section 4), whose penalty is 0.01. Their code divides log-odds by the answer's tokens first, which makes it
+    0.01 for each token.
 
     Args:
         masks: bool [M, N], which passages a subset holds.

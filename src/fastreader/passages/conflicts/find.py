@@ -15,7 +15,7 @@ from fastreader.core.tree import TreeStats
 from fastreader.data.arguments import check_candidates, make_example
 from fastreader.data.documents import PassageLike
 from fastreader.data.types import Example
-from fastreader.passages.conflicts.evidence import ConflictScores, gather, propose
+from fastreader.passages.conflicts.evidence import ConflictScores, gather, propose, undecided
 from fastreader.passages.conflicts.forms import key_of
 from fastreader.passages.conflicts.judge import Evidence, Verdict, judge
 from fastreader.passages.conflicts.results import FLAG, Conflicts
@@ -32,6 +32,8 @@ AS_MUCH = 0.8  # of the share of the question's words
 NOTHING_PROPOSED = "not enough to say: no passage has a phrase of the kind that the question asks for"
 NONE_AGREE = "not enough to say: no two passages state the same proposed answer"
 ONLY_PROPOSED = "the answers are proposed from the passages, and two may both be right; pass candidates to be sure"
+TIED = "equally many passages state different answers, so which one contradicts is little more than a guess"
+EQUAL = "equal passages count each"
 ONE_PROPOSED = "not enough to say: the passages propose one answer only"
 
 
@@ -51,7 +53,7 @@ def conflicts(
 
     The evidence is, in this order: which candidates each passage's text states or denies; what the reader makes of each
     candidate after each passage alone; and, only if equally many passages state different candidates, how well each
-    text fits another candidate in the place of its claim. A model with seven parameters, fitted on made questions,
+    text fits another candidate in the place of its claim. A model with eight parameters, fitted on made questions,
     turns it into probabilities (`fastreader.passages.conflicts.judge`). All scores come from one packed pass.
 
     A statement is found in any spelling of case, accents, hyphens and possessives, with numbers in digits or words, and
@@ -110,8 +112,10 @@ def conflicts(
     elif own and (evidence.stated == 1).sum(axis=0).max() < 2:
         note, evidence = NONE_AGREE, evidence._replace(stated=0 * said.stated, denied=said.denied & False)
     verdict = judge(evidence)
-    if own and not note and verdict.probability >= FLAG:
-        note = ONLY_PROPOSED
+    if not note and verdict.probability >= FLAG:
+        texts = {(passage.title, passage.text) for passage in example.passages}
+        equal = len(texts) < len(example.passages)
+        note = "; ".join([ONLY_PROPOSED] * own + [TIED] * bool(undecided(said)) + [EQUAL] * equal)
     if verdict.consensus is None:
         note = note or NOTHING_STATED
     return _result(example, given, said, found, verdict, (own, stats, reader.describe(), note))

@@ -53,8 +53,21 @@ _LARGE = {"thousand": 10**3, "million": 10**6, "billion": 10**9}
 _ORDINALS = {
     word: f"{number}{'st' if number == 1 else 'nd' if number == 2 else 'rd' if number == 3 else 'th'}"
     for number, word in enumerate(
-        _split("first second third fourth fifth sixth seventh eighth ninth tenth eleventh twelfth"), 1
+        _split(
+            "first second third fourth fifth sixth seventh eighth ninth tenth eleventh twelfth thirteenth fourteenth "
+            "fifteenth sixteenth seventeenth eighteenth nineteenth twentieth"
+        ),
+        1,
     )
+} | {"thirtieth": "30th"}
+_UNIT = re.compile(r"([1-9])(st|nd|rd|th)")  # of "twenty-first"
+# Of a number in words or digits: what is written before or behind the number instead, by the words after it.
+_SIGNS = {
+    ("percent",): ("", "%"),
+    ("per", "cent"): ("", "%"),
+    ("dollars",): ("$", ""),
+    ("us", "dollars"): ("$", ""),
+    ("euros",): ("€", ""),
 }
 _PRONOUN = frozenset(_split("no this that any every each which another"))  # before a "one" that is no number
 
@@ -219,14 +232,7 @@ def _numbers(text: str, words: list[Word]) -> list[Word]:
     found: list[Word] = []
     at = 0
     while at < len(words):
-        first = words[at].form
-        if not (first in _SMALL or first in _TENS or first == "a" or first.isdecimal() or "." in first):
-            found.append(words[at])
-            at += 1
-            continue
-        value, end = _spelled(text, words, at)
-        if end == at + 1 and words[at].form == "one" and _is_pronoun(words, at):
-            value = None
+        value, end = _number(text, words, at)
         if value is None:
             found.append(words[at])
             at += 1
@@ -234,6 +240,39 @@ def _numbers(text: str, words: list[Word]) -> list[Word]:
             found.append(Word(value, words[at].start, words[end - 1].end))
             at = end
     return found
+
+
+def _number(text: str, words: list[Word], at: int) -> tuple[str | None, int]:
+    """Return the number with its sign, or the ordinal, that begins at a word, and where it ends, or None."""
+    first = words[at].form
+    sign = first[0] if first[0] in "$£€" and len(first) > 1 else ""
+    plain = first[len(sign) :]
+    if not (plain in _SMALL or plain in _TENS or plain == "a" or plain[0].isdecimal()):
+        return None, at
+    if plain in _TENS and at + 1 < len(words) and _adjacent(text, words, at + 1):
+        unit = _UNIT.fullmatch(words[at + 1].form)
+        if unit:
+            return f"{_TENS[plain] + int(unit[1])}{unit[2]}", at + 2
+    stripped = [*words[:at], words[at]._replace(form=plain), *words[at + 1 : at + 12]] if sign else words
+    value, end = _spelled(text, stripped, at)
+    if value is None and re.fullmatch(r"[0-9]+(\.[0-9]+)?", plain):
+        value, end = plain, at + 1
+    if end == at + 1 and first == "one" and _is_pronoun(words, at):
+        return None, at
+    year = end == at + 1 and re.fullmatch(r"1[5-9][0-9]{2}|20[0-9]{2}", first)  # "in 2017 dollars"
+    if value is None or sign or year:
+        return (None if value is None else sign + value), end
+    for names, (before, behind) in _SIGNS.items():
+        after = words[end : end + len(names)]
+        near = all(_adjacent(text, words, place) for place in range(end, end + len(after)))
+        if tuple(word.form for word in after) == names and near:
+            return before + value + behind, end + len(names)
+    return value, end
+
+
+def _adjacent(text: str, words: list[Word], place: int) -> bool:
+    """Return whether only blanks or a hyphen are between a word and the one before it."""
+    return not text[words[place - 1].end : words[place].start].strip(" \t\n-‐‑")
 
 
 def _is_pronoun(words: list[Word], at: int) -> bool:
@@ -246,9 +285,7 @@ def _spelled(text: str, words: list[Word], at: int) -> tuple[str | None, int]:
     """Return the number, in words or of digits and a word, that begins at a word, and where it ends."""
 
     def form(place: int) -> str:
-        near = place == at or (
-            place < len(words) and not text[words[place - 1].end : words[place].start].strip(" \t\n-‐‑")
-        )
+        near = place == at or (place < len(words) and _adjacent(text, words, place))
         return words[place].form if place < len(words) and near else ""
 
     total, place, least = Decimal(0), at, 10**12
@@ -292,11 +329,27 @@ def _dates(text: str, words: list[Word]) -> list[Date]:
     found: list[Date] = []
     at = 0
     while at < len(words):
+        if slashed := _slashed(text, words[at : at + 3]):
+            found += slashed
+            at += 3
+            continue
         date, end = _date(text, words, at) if _parts(words[at].form) else (None, at)
         if date is not None:
             found.append(date)
         at = max(end, at + 1)
     return found
+
+
+def _slashed(text: str, words: list[Word]) -> list[Date]:
+    """Return the dates that numbers with slashes may be: of 4/7/1776 two, since countries differ in the order."""
+    if len(words) < 3 or any(text[a.end : b.start] != "/" for a, b in pairwise(words)):
+        return []
+    kinds, found = [_parts(word.form) if word.form.isdecimal() else {} for word in words], set()
+    for names in ("d m y", "m d y", "y m d"):
+        if all(name in kind for name, kind in zip(names.split(), kinds, strict=True)):
+            values = {name: kind[name] for name, kind in zip(names.split(), kinds, strict=True)}
+            found.add(Date(values["y"], values["m"], values["d"], words[0].start, words[-1].end))
+    return sorted(found)
 
 
 def _date(text: str, words: list[Word], at: int) -> tuple[Date | None, int]:

@@ -39,7 +39,7 @@ class Weights(NamedTuple):
 
 # Fitted by studies/conflicts.py on made questions.
 WEIGHTS = Weights(
-    statement=5.003, denial=6.564, reading=0.024, silent=6.122, about=5.337, text=0.176, altered=-1.806, unstated=-3.336
+    statement=5.133, denial=6.473, reading=0.038, silent=6.144, about=5.497, text=0.135, altered=-1.833, unstated=-3.2
 )
 
 

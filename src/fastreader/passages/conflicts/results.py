@@ -46,7 +46,7 @@ class Conflicts(SavedRecord):
         stats: tokens.
         reader: name, device, dtype and precision of the reader.
         id: the question's identifier.
-        note: why the passages are not compared; empty if they are.
+        note: why the passages are not compared, or cautions about the odd one; empty without either.
     """
 
     question: str

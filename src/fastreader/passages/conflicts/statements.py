@@ -17,16 +17,23 @@ FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
 Span = tuple[int, int]
 TITLE = 0.5  # strength of a statement in the title of a passage whose text states nothing
+# "And" ends a clause where another verb follows: "he was not well and died in Paris".
+_VERB = r"(?:he|she|it|they|who|was|were|is|are|had|has|then|later|never|died|won|became|went)\b"
 _CLAUSE = re.compile(
-    r"[;:!?()\n—–]|\.(?=\s|$)|,(?=\s)|\s-\s|\b(?:but|although|though|while|whereas|however)\b", re.IGNORECASE
+    r"[;:!?()\n—–]|\.(?=\s|$)|,(?=\s)|\s-\s|\b(?:but|although|though|while|whereas|however|when|because|if)\b"
+    rf"|\band(?=\s+{_VERB})",
+    re.IGNORECASE,
 )
 _NOT = (
-    r"(?:not(?!\s+(?:only|just|merely|simply|long)\b)|never|no longer|neither|nor|cannot|[a-z]+n['’]t"
+    r"(?:not(?!\s+(?:only|just|merely|simply|long|all|every(?:one|body|thing)?|always|many|much)\b)"
+    r"|never|no longer|neither|nor|cannot|[a-z]+n['’]t"
     r"|den(?:y|ie[sd]|ying)|false(?:ly)?|untrue|incorrect(?:ly)?|wrong(?:ly)?|mistaken(?:ly)?|myth|refut\w+|disprov\w+)"
 )
 _TIMES = r"\b(?:until|before|since)\b"  # "not until 1920" states 1920
-_BEFORE = re.compile(
-    rf"\b(?:{_NOT}|without|unlike|rather than|instead of|as opposed to|contrary to)\b(?!.*{_TIMES})", re.I | re.S
+_BEFORE = re.compile(rf"\b{_NOT}\b(?!.*{_TIMES})", re.I | re.S)
+# These negate what follows them, not the rest of the clause: "without a coach the team from Paris won".
+_NEAR = re.compile(
+    r"\b(?:without|unlike|rather than|instead of|as opposed to|contrary to)(?:\s+[\w'’-]+){0,4}[^\w.!?]*$", re.I
 )
 _AFTER = re.compile(rf"(?:\W*\b\w+(?:['’]\w+)?){{0,4}}?\W*\b({_NOT})\b", re.I)
 # These negate all clauses up to the end of the sentence.
@@ -100,7 +107,9 @@ def negated(text: str, start: int, end: int) -> bool:
     ends = [found.end() for found in _END.finditer(quiet[0])]
     stop = _CLAUSE.search(quiet[1])
     clause, after = quiet[0][breaks[-1] if breaks else 0 :], quiet[1][: stop.start() if stop else None]
-    if _WIDE.search(quiet[0][ends[-1] if ends else 0 :]) or any(map(_is_cue, _BEFORE.finditer(clause))):
+    if _WIDE.search(quiet[0][ends[-1] if ends else 0 :]) or _NEAR.search(clause):
+        return True
+    if any(map(_is_cue, _BEFORE.finditer(clause))):
         return True
     return _AFTER.match(after) is not None
 
