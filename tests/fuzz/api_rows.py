@@ -340,7 +340,13 @@ ROWS: dict[str, Row] = {
     "Template.from_dict": lambda w: {"values": {"separator": " "}},
     "Template.load": lambda w: {"path": w.path("template.json")},
     "load_examples": lambda w: {"path": w.path("examples.jsonl"), "limit": 1, "skip_errors": False},
-    "permutation_cost": lambda w: {**w.asked(), "candidates": ["the Nile"], "permutations": "cyclic", **SCORE},
+    "permutation_cost": lambda w: {
+        **w.asked(),
+        "candidates": ["the Nile"],
+        "permutations": "cyclic",
+        "cache": fr.PassageCache(),
+        **SCORE,
+    },
     "rerank": lambda w: {
         **w.asked(),
         "method": "query_likelihood",

@@ -245,6 +245,7 @@ def test_costs_are_known_beforehand(tiny_reader):
     fr.rerank(cached, QUESTIONS[1], TEXTS)
     before = cache.info()
     cost = fr.permutation_cost(cached, QUESTIONS[0], TEXTS, **asked)
+    assert fr.permutation_cost(tiny_reader, QUESTIONS[0], TEXTS, **asked, cache=cache) == cost
     assert cache.info() == before
     assert cost == fr.score_permutations(cached, QUESTIONS[0], TEXTS, **asked).stats
     assert cost.cached_tokens > sum(map(len, TEXTS))

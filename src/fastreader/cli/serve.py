@@ -12,6 +12,7 @@ from typing import Annotated, ClassVar
 import typer
 
 from fastreader.cli import options
+from fastreader.cli.passages import Stored
 from fastreader.cli.stopping import Stopped
 from fastreader.core.checks import expect
 from fastreader.errors import MissingExtraError
@@ -64,6 +65,9 @@ class PassageArguments:
         ),
     ] = None
     passage_folder_gb: Annotated[float, typer.Option(help="Limit on these files, in GB.", min=0.001)] = 16.0
+    passage_stored: Annotated[
+        Stored, typer.Option(help="int8 rounds keys and values, to a half or a quarter of the memory and files.")
+    ] = Stored.exact
 
     def limit(self) -> int | None:
         """Return the memory in bytes, 0 to keep nothing, or None for the default.
@@ -158,6 +162,7 @@ def serve(
         passage_cache_bytes=passages.limit(),
         passage_folder=None if passages.passage_folder is None else str(passages.passage_folder),
         passage_folder_bytes=int(passages.passage_folder_gb * 1e9),
+        passage_stored=passages.passage_stored.value,
     )
     loaded = reader.load()
     log.info("%r", loaded)

@@ -139,20 +139,22 @@ def permutation_cost(
     passages: Iterable[PassageLike] | None = None,
     candidates: Sequence[str] | None = None,
     permutations: Spec = "cyclic",
+    *,
+    cache: PassageCache | None = None,
     **options: Any,
 ) -> TreeStats:
     """Return the tokens that `score_permutations` with these arguments would read and compute, without running it.
 
     Args:
         reader, question, passages, candidates, permutations: see `score_permutations`.
-        **options: its other keyword arguments. Tokens in the cache of `Reader.with_cache` are counted as cached, those
-            that a session has as computed.
+        cache: as `score_permutations`; its tokens, or those of `Reader.with_cache`, are counted as cached.
+        **options: its other keyword arguments. Tokens that a session has are counted as computed.
 
     Raises:
         InputError, ContextOverflowError, OutOfBudgetError: as `score_permutations`.
     """
     example = make_example(question, passages, candidates)
     checked = ScoreOptions(permutations=permutations, **options)
-    opened = Reader.load(reader) if isinstance(reader, (str, os.PathLike)) else reader
+    opened = with_cache(Reader.load(reader) if isinstance(reader, (str, os.PathLike)) else reader, cache)
     job = prepare(opened, example, checked, "the question")
     return cost_after(opened, job.sequences, job.ends, job.trees)

@@ -124,6 +124,20 @@ def test_a_folder_outlives_the_server_apart_for_each_key(tiny_reader, tmp_path):
         PassageCaches(tiny_reader, ServerSettings(passage_cache_bytes=0, passage_folder="kept"))
 
 
+def test_what_is_kept_may_be_rounded(tiny_reader, tmp_path):
+    body = REQUESTS["/rerank"]
+    direct = {r.index: r.relevance for r in fr.rerank(tiny_reader, QUESTIONS[0], PASSAGES)}
+    for hits in ([0, 4], [4, 0]):
+        with serving(tiny_reader, passage_folder=str(tmp_path / "kept"), passage_stored="int8") as client:
+            found = client.post("/rerank", json=body(QUESTIONS[0])).json()["results"]
+            assert {r["index"]: r["relevance_score"] for r in found} == pytest.approx(direct, abs=0.1)
+            assert counts(client)[:2] == hits
+    with pytest.raises(InputError, match=r"passage_stored: expected .*int8.*, got 'int4'"):
+        ServerSettings(passage_stored="int4")
+    with pytest.raises(InputError, match=r"passage_folder_bytes: expected .* got 1"):
+        ServerSettings(keys=("a", "b"), passage_folder_bytes=1)
+
+
 def test_memory_stays_below_the_limit(tiny_reader):
     token = tiny_reader.local_model.model.key_value_bytes
     with serving(tiny_reader, passage_cache_bytes=100 * token) as client:

@@ -25,7 +25,7 @@ class PassageCaches:
 
     Args:
         reader: the server's.
-        settings: its `keys`, `passage_cache_bytes`, `passage_folder` and `passage_folder_bytes` matter.
+        settings: its `keys` and those that begin with `passage_` matter.
 
     Attributes:
         readers: the reader with each key's cache, in the order of the keys; empty without caches.
@@ -56,7 +56,9 @@ class PassageCaches:
             Path(folder).mkdir(mode=0o700, parents=True, exist_ok=True)
             # Named by a digest, since a folder's name is no place for a key.
             folders = [Path(folder) / digest(key, 32) for key in settings.keys]
-        self.readers = [reader.with_cache(PassageCache(share, each, max_folder_bytes=of_files)) for each in folders]
+        stored = settings.passage_stored
+        caches = [PassageCache(share, each, max_folder_bytes=of_files, stored=stored) for each in folders]
+        self.readers = list(map(reader.with_cache, caches))
         if folder is not None:
             log.info("keeps up to %s MB of them as files in %s", f"{of_files * count / 1e6:,.0f}", folder)
         each = f", {share / 1e6:,.0f} MB for each of {count} API keys" if count > 1 else ""

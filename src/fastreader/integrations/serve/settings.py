@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fastreader.core.checks import check_int, check_number, check_output, expect
+from fastreader.core.checks import check_choice, check_int, check_number, check_output, expect
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +29,9 @@ class ServerSettings:
         pool_file: the pool is read from this file, and written to it as it grows; None keeps it in memory.
         passage_cache_bytes: memory for keys and values of passages that were read, shared evenly by the keys, each of
             which has its own; None takes a tenth of what is free when the server is created, 0 keeps nothing.
+        passage_folder: keeps them as files too, in a folder for each key; None for none.
+        passage_folder_bytes: limit on these files, shared evenly by the keys.
+        passage_stored: "exact", or "int8", as `PassageCache(stored=)`.
     """
 
     keys: tuple[str, ...] = ()
@@ -46,6 +49,7 @@ class ServerSettings:
     passage_cache_bytes: int | None = None
     passage_folder: str | None = None
     passage_folder_bytes: int = 16 << 30
+    passage_stored: str = "exact"
 
     def __post_init__(self) -> None:
         for name in ("keys", "names", "hosts", "origins"):
@@ -60,7 +64,8 @@ class ServerSettings:
         check_number("pack_seconds", self.pack_seconds, minimum=0)
         check_int("max_batch_tokens", self.max_batch_tokens, optional=True)
         check_int("passage_cache_bytes", self.passage_cache_bytes, 0, optional=True)
-        check_int("passage_folder_bytes", self.passage_folder_bytes)
+        check_int("passage_folder_bytes", self.passage_folder_bytes, max(1, len(self.keys)))
+        check_choice("passage_stored", self.passage_stored, ("exact", "int8"))
         if self.pool_file is not None:
             expect(self.pool, "pool_file", "None without a pool", self.pool_file)
             check_output("pool_file", self.pool_file)

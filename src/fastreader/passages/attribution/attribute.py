@@ -175,6 +175,7 @@ def _plan(count: int, way: str, sampled: SubsetPlan) -> SubsetPlan:
     require(
         count <= _MOST,
         f"way: 'exact' reads all subsets of at most {_MOST} passages, got {count} passages; 'sampled' reads "
-        f"{len(sampled.read):,} subsets of them with these `orders` and `subsets`",
+        f"{len(sampled.read):,} subsets of them: the beginnings of {len(sampled.orders)} random orders, "
+        f"{len(sampled.drawn)} random subsets, and each passage alone and left out (`orders`, `subsets`)",
     )
     return exact_plan(count)

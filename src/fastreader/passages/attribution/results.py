@@ -144,11 +144,13 @@ class Attribution(SavedRecord):
             f"Attribution of {self.answer!r} to {counted(len(self.passages), 'passage')}; {self.subsets} subsets, "
             f"{self.stats.computed_tokens:,} tokens computed",
             f"question: {self.question}",
-            "passage  Shapley  alone  left out  surrogate",
+            f"passage  Shapley  {'' if self.exact else 'error  '}alone  left out  surrogate",
         ]
-        cells = zip(self.shapley, self.alone, self.left_out, self.surrogate, self.passages, strict=True)
+        errors = [""] * len(self.passages) if self.exact else [f"{error:5.2f}  " for error in self.shapley_error]
+        cells = zip(self.shapley, errors, self.alone, self.left_out, self.surrogate, self.passages, strict=True)
         rows = [
-            f"{i:7}  {value:+7.2f}  {alone:+5.2f}  {left_out:+8.2f}  {weight:+9.2f}  {passage.title} {passage.text}"
-            for i, (value, alone, left_out, weight, passage) in enumerate(cells)
+            f"{i:7}  {value:+7.2f}  {error}{alone:+5.2f}  {left_out:+8.2f}  {weight:+9.2f}  "
+            f"{passage.title} {passage.text}"
+            for i, (value, error, alone, left_out, weight, passage) in enumerate(cells)
         ]
         return listing(head, (rows[i] for i in self.order), len(rows), self.note)
