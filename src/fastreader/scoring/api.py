@@ -147,7 +147,7 @@ def permutation_cost(
 
     Args:
         reader, question, passages, candidates, permutations: see `score_permutations`.
-        cache: as `score_permutations`; its tokens, or those of `Reader.with_cache`, are counted as cached.
+        cache: as `score_permutations`. Tokens in it, or in the cache of `Reader.with_cache`, are counted as cached.
         **options: its other keyword arguments. Tokens that a session has are counted as computed.
 
     Raises:
