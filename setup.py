@@ -3,8 +3,8 @@
 Without them the package still installs and runs on PyTorch only, as `fastreader info` reports. To get the
 extension: install torch and a C++20 compiler, then ``pip install --no-build-isolation --force-reinstall --no-deps .``
 
-Development installs (``-e``) compile the kernels of this machine's instruction sets only, which takes half the time;
-others compile all. FASTREADER_ISAS=machine or FASTREADER_ISAS=all says which.
+Development installs (``-e``) compile the kernels of this machine's instruction sets only, which takes two thirds of
+the time; others compile all. FASTREADER_ISAS=machine or FASTREADER_ISAS=all says which.
 
 FASTREADER_SANITIZE=1 builds it for `make sanitize`: with AddressSanitizer and UndefinedBehaviorSanitizer, and failing
 if it does not compile. Only a process that preloads libasan can import the result.

@@ -132,7 +132,7 @@ def attribute(
     drawn, odds = masks(count, plan.drawn), log_odds([values[subset] for subset in plan.drawn])
     alone = np.array([values[i,] - values[()] for i in whole])
     notes = [NOT_RAISED] * bool((alone <= 0).all() and values[whole] <= values[()])
-    if not notes and _stated(answer, example.passages) is False:
+    if not notes and _unstated(answer, example.passages):
         notes.append(NOT_STATED)
     if truncated:
         most = max(truncated.values())
@@ -160,12 +160,12 @@ def attribute(
     )
 
 
-def _stated(answer: str, passages: Iterable[Passage]) -> bool | None:
-    """Return whether a passage states a short answer, or None for a long one and for yes and no."""
+def _unstated(answer: str, passages: Iterable[Passage]) -> bool:
+    """Return whether an answer is short, no yes or no, and stated by no passage."""
     form = form_of(answer)
     if len(form.words) > _SHORT or form.words in (("yes",), ("no",), ("true",), ("false",)):
-        return None
-    return any(FormText(text).find(form) for each in passages for text in (each.text, each.title or ""))
+        return False
+    return not any(FormText(text).find(form) for each in passages for text in (each.text, each.title or ""))
 
 
 def _plan(count: int, way: str, sampled: SubsetPlan) -> SubsetPlan:

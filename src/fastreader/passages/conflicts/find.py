@@ -32,8 +32,8 @@ AS_MUCH = 0.8  # of the share of the question's words
 NOTHING_PROPOSED = "not enough to say: no passage has a phrase of the kind that the question asks for"
 NONE_AGREE = "not enough to say: no two passages state the same proposed answer"
 ONLY_PROPOSED = "the answers are proposed from the passages, and two may both be right; pass candidates to be sure"
-TIED = "equally many passages state different answers, so which one contradicts is little more than a guess"
-EQUAL = "equal passages count each"
+TIED = "equally many passages state different answers, so the odd one is less certain than elsewhere"
+EQUAL = "equal passages are counted separately"
 ONE_PROPOSED = "not enough to say: the passages propose one answer only"
 
 
