@@ -1,3 +1,6 @@
+from dataclasses import replace
+
+import numpy as np
 import pytest
 from eor_cases import QUESTION, WEB, WIKI, CountingReader, passage_file
 
@@ -64,6 +67,25 @@ def test_documents_match_their_specifications(indexes):
     assert len(documents["HB@RR@3"].passages) == 3
     ranked = documents["SE@RR@2"].passages
     assert [p.score for p in ranked] == sorted((p.score for p in ranked), reverse=True)
+
+
+def test_merged_rankings_by_hand():
+    nile, seine, danube = (Passage(f"The {name} is a river.", name) for name in ("Nile", "Seine", "Danube"))
+    numbered = [replace(passage, id=str(i)) for i, passage in enumerate([nile, seine, danube])]
+    other = [replace(danube, id="0"), replace(seine, id="1")]  # ids of another collection name other passages
+    names = ["A+B", "A+B@1", "A+B@RR@2", "A+B@1&A@1", "A+Nothing", "A+Broken"]
+    sources = {"A": lambda q: numbered, "B": lambda q: other, "Nothing": lambda q: [], "Broken": broken}
+    (found,) = Retrievers(names, sources, reader=CountingReader()).retrieve([QUESTION])
+    documents = by_name(found)
+    merged = documents["A+B"].passages
+    assert [p.title for p in merged] == ["Danube", "Seine", "Nile"]
+    np.testing.assert_allclose([p.score for p in merged], [1 / 61 + 1 / 63, 2 / 62, 1 / 61])
+    assert [p.title for p in documents["A+B@1"].passages] == ["Danube"]
+    assert len(documents["A+B@RR@2"].passages) == 2
+    assert [p.title for p in documents["A+B@1&A@1"].passages] == ["Danube", "Nile"]
+    assert [p.title for p in documents["A+Nothing"].passages] == ["Nile", "Seine", "Danube"]
+    assert documents["A+Nothing"].notes == ["Nothing returned nothing"]
+    assert documents["A+Broken"].failure == "Broken failed: ConnectionError: no route"
 
 
 def test_reranking_splits_into_chunks_and_keeps_the_best():

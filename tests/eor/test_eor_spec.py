@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastreader.eor import PAPER
-from fastreader.eor.spec import ChunkRerank, Compress, Concat, Source, SpecError, Top, expand, parse, walk
+from fastreader.eor.spec import ChunkRerank, Compress, Concat, Fuse, Source, SpecError, Top, expand, parse, walk
 from fastreader.errors import InputError
 
 
@@ -17,9 +17,12 @@ def test_precedence_of_the_papers_example():
 
 
 names = st.sampled_from(["SE", "Wiki", "PK", "HB", "x", "BM25-80", "a.b_c", "RR", "CP"])
+sources = st.lists(names.map(Source), min_size=1, max_size=3).map(
+    lambda own: own[0] if len(own) == 1 else Fuse(tuple(own))
+)
 parts = st.builds(
-    lambda name, rerank, k: Top(s, k) if (s := ChunkRerank(Source(name)) if rerank else Source(name)) and k else s,
-    names,
+    lambda source, rerank, k: Top(s, k) if (s := ChunkRerank(source) if rerank else source) and k else s,
+    sources,
     st.booleans(),
     st.integers(0, 30),
 )
@@ -37,7 +40,7 @@ def test_every_expression_of_the_grammar_survives_printing_and_parsing(node):
     assert parse(str(node)) == node
 
 
-@given(st.text("SEWikiRRCP@&105 ", max_size=14))
+@given(st.text("SEWikiRRCP@&+105 ", max_size=14))
 def test_text_round_trips_or_the_error_points_inside(text):
     try:
         node = parse(text)
@@ -72,6 +75,10 @@ def test_text_round_trips_or_the_error_points_inside(text):
         ("ReFree&SE", 6),
         ("SE&ReFree", 3),
         ("ReFree@CP", 6),
+        ("ReFree+SE", 6),
+        ("SE+ReFree", 3),
+        ("SE+", 3),
+        ("SE@5+Wiki", 4),
     ],
 )
 def test_the_error_points_at_the_character(text, position):

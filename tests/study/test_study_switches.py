@@ -8,7 +8,7 @@ from helpers.scripted import ScriptedReader
 from helpers.support import byte_tokenizer, tiny_llama
 from typer.testing import CliRunner
 
-from fastreader import Reader, cli, moi, score_permutations
+from fastreader import Reader, cli, load_examples, moi, score_permutations
 from fastreader.data import Example, Passage
 from fastreader.errors import InputError
 from fastreader.noise import NoiseTemplate, ask, gather
@@ -149,6 +149,19 @@ def test_one_retriever_and_a_saved_voter(tmp_path):
     with pytest.raises(InputError, match="eor: voter: expected no other option"):
         both = {"method": "eor", "similarities": ["f1"], "voter": str(tmp_path / "voter.json")}
         check(study_of(tmp_path, [both], eor={"retrievers": names}))
+
+
+def test_merged_rankings_as_a_baseline(tmp_path):
+    own = load_examples(data(tmp_path, 1))[0].passages
+    found = [own[1], Passage("Elsewhere.", "Other", id="other")]
+    hits = {"question": "Question 0?", "ctxs": [{"title": p.title, "text": p.text, "id": p.id} for p in found]}
+    (tmp_path / "hits.jsonl").write_text(json.dumps(hits))
+    merged = {"method": "eor", "name": "merged", "retrievers": ["R+Wiki@2"]}
+    study = study_of(tmp_path, [merged], count=1, eor={"sources": {"Wiki": str(tmp_path / "hits.jsonl")}})
+    assert run(study, tmp_path / "run").failed == 0
+    (row,) = rows_of(tmp_path / "run").values()
+    texts = [passage["text"] for passage in row["trace"]["retrieved"]["passages"]]
+    assert texts == [own[1].text, own[0].text]  # in both, and first in one
 
 
 @pytest.mark.parametrize(("limit", "words"), [(3, 3), (1000, 10), (0, 10)])

@@ -5,19 +5,21 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from fastreader.core.checked import checked
 from fastreader.core.checks import check_choice, check_int, check_text, expect
 from fastreader.core.protocol import ReaderProtocol
 from fastreader.data.documents import as_passages
+from fastreader.data.merged import merged
 from fastreader.data.types import Example, Passage
 from fastreader.eor import spec
 from fastreader.eor.rerank import QuestionLikelihood, Scorer, rerank
 from fastreader.eor.sources import SourceFunction, as_source
-from fastreader.eor.spec import PK, ChunkRerank, Concat, Expressions, Node, Source, Top, sources_of
+from fastreader.eor.spec import PK, ChunkRerank, Concat, Expressions, Fuse, Node, Source, Top, sources_of
 from fastreader.eor.texts import Texts
 from fastreader.eor.types import Document, Retrieval
 from fastreader.errors import FastreaderError
@@ -237,11 +239,12 @@ class Retrievers:
             return [[] for _ in questions] if node.name == spec.REFREE else self._call(node.name, questions)
         if isinstance(node, Top):
             return [self._top(node, found) for found in values[node.inner]]
-        assert isinstance(node, Concat)
-        return [_join(row) for row in zip(*(values[part] for part in node.parts), strict=True)]
+        assert isinstance(node, (Concat, Fuse))
+        merge = _join if isinstance(node, Concat) else partial(merged, by_id=False)  # sources number as they like
+        return [_merged(row, merge) for row in zip(*(values[part] for part in node.parts), strict=True)]
 
     def _top(self, node: Top, found: Found) -> Found:
-        if isinstance(found, Failure) or not isinstance(node.inner, Source):
+        if isinstance(found, Failure) or not isinstance(node.inner, (Source, Fuse)):
             return found if isinstance(found, Failure) else found[: node.k]  # ranked chunks have their length
         words = self.limits.single if node.k == 1 else self.limits.page
         return [cut(passage, words) for passage in found[: node.k]]
@@ -323,10 +326,15 @@ def _stage(node: Node) -> int:
     return 0 if isinstance(node, Source) else 1 if isinstance(node, ChunkRerank) else 2
 
 
-def _join(parts: Sequence[Found]) -> Found:
-    joined: list[Passage] = []
+def _merged(parts: Sequence[Found], merge: Callable[[Sequence[list[Passage]]], list[Passage]]) -> Found:
+    """Return the passages of all parts as one list, or the first failure."""
+    lists: list[list[Passage]] = []
     for part in parts:
         if isinstance(part, Failure):
             return part
-        joined += part
-    return joined
+        lists.append(part)
+    return merge(lists)
+
+
+def _join(lists: Sequence[list[Passage]]) -> list[Passage]:
+    return [passage for passages in lists for passage in passages]

@@ -1,10 +1,11 @@
 """Parse retriever specifications, the names of Li et al. (2024, section 2.1), such as ``SE@RR@5&Wiki@5@CP``.
 
-The grammar, tightest first: ``@RR`` (re-rank), ``@k`` (keep the first k), ``&`` (concatenate), ``@CP`` (compress).
+The grammar, tightest first: ``+`` (merge rankings, which the paper lacks), ``@RR`` (re-rank), ``@k`` (keep the first
+k), ``&`` (concatenate), ``@CP`` (compress).
 
     retriever := parts ["@CP"]
     parts     := part ("&" part)*
-    part      := NAME ["@RR"] ["@" NUMBER]
+    part      := NAME ("+" NAME)* ["@RR"] ["@" NUMBER]
     NAME      := a letter, then letters, digits, "_", "-" or "."
 
 A specification has one spelling: ``str`` writes what `parse` read, character for character.
@@ -22,7 +23,8 @@ from fastreader.errors import InputError
 REFREE = "ReFree"
 """The retriever without documents."""
 
-_PART = re.compile(r"([A-Za-z][A-Za-z0-9_.\-]*)(@RR)?(?:@([1-9][0-9]{0,8}))?", re.ASCII)
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.\-]*", re.ASCII)
+_AFTER = re.compile(r"(@RR)?(?:@([1-9][0-9]{0,8}))?", re.ASCII)
 _COUNT = re.compile(r"@[1-9]")
 
 
@@ -55,13 +57,23 @@ class Source:
 
 
 @dataclass(frozen=True)
+class Fuse:
+    """The passages of all parts, merged by reciprocal rank fusion."""
+
+    parts: tuple[Node, ...]
+
+    def __str__(self) -> str:
+        return "+".join(_grouped(part, Source) for part in self.parts)
+
+
+@dataclass(frozen=True)
 class ChunkRerank:
     """Chunks of `inner`, best first by a scorer."""
 
     inner: Node
 
     def __str__(self) -> str:
-        return f"{_grouped(self.inner, Source)}@RR"
+        return f"{_grouped(self.inner, Source, Fuse)}@RR"
 
 
 @dataclass(frozen=True)
@@ -72,7 +84,7 @@ class Top:
     k: int
 
     def __str__(self) -> str:
-        return f"{_grouped(self.inner, Source, ChunkRerank)}@{self.k}"
+        return f"{_grouped(self.inner, Source, Fuse, ChunkRerank)}@{self.k}"
 
 
 @dataclass(frozen=True)
@@ -82,7 +94,7 @@ class Concat:
     parts: tuple[Node, ...]
 
     def __str__(self) -> str:
-        return "&".join(_grouped(part, Source, ChunkRerank, Top) for part in self.parts)
+        return "&".join(_grouped(part, Source, Fuse, ChunkRerank, Top) for part in self.parts)
 
 
 @dataclass(frozen=True)
@@ -92,10 +104,10 @@ class Compress:
     inner: Node
 
     def __str__(self) -> str:
-        return f"{_grouped(self.inner, Source, ChunkRerank, Top, Concat)}@CP"
+        return f"{_grouped(self.inner, Source, Fuse, ChunkRerank, Top, Concat)}@CP"
 
 
-Node = Source | ChunkRerank | Top | Concat | Compress
+Node = Source | Fuse | ChunkRerank | Top | Concat | Compress
 
 
 def parse(text: str) -> Node:
@@ -123,16 +135,23 @@ def parse(text: str) -> Node:
 
 def _part(text: str, at: int) -> tuple[Node, int]:
     """Return the part that starts at `at`, and its end."""
-    found = _PART.match(text, at)
-    if found is None:
-        raise SpecError(text, at, "a source's name, which starts with a letter")
-    name, rerank, count = found.groups()
-    if name == REFREE and text != REFREE:
-        raise SpecError(text, at if at else len(REFREE), f"nothing besides {REFREE}, which has no document")
-    node: Node = Source(name)
+    sources: list[Node] = []
+    while not sources or text.startswith("+", at):
+        at += bool(sources)
+        name = _NAME.match(text, at)
+        if name is None:
+            raise SpecError(text, at, "a source's name, which starts with a letter")
+        if name.group() == REFREE and text != REFREE:
+            raise SpecError(text, at if at else len(REFREE), f"nothing besides {REFREE}, which has no document")
+        sources.append(Source(name.group()))
+        at = name.end()
+    after = _AFTER.match(text, at)
+    assert after is not None  # it matches nothing, too
+    rerank, count = after.groups()
+    node = sources[0] if len(sources) == 1 else Fuse(tuple(sources))
     if rerank:
         node = ChunkRerank(node)
-    return (Top(node, int(count)) if count else node), found.end()
+    return (Top(node, int(count)) if count else node), after.end()
 
 
 def _misplaced(text: str, at: int) -> tuple[int, str]:
@@ -143,14 +162,16 @@ def _misplaced(text: str, at: int) -> tuple[int, str]:
         return at, "@k once a part"
     if text.startswith("@", at):
         return at + 1, "RR, CP or a number from 1 after '@'"
-    return at, "'&', '@' or the end"
+    if text.startswith("+", at):
+        return at, "'+' between sources, before any '@', since it binds tightest"
+    return at, "'+', '&', '@' or the end"
 
 
 def children(node: Node) -> tuple[Node, ...]:
     """Return the operands of `node`."""
     if isinstance(node, Source):
         return ()
-    return node.parts if isinstance(node, Concat) else (node.inner,)
+    return node.parts if isinstance(node, (Concat, Fuse)) else (node.inner,)
 
 
 def walk(node: Node) -> Iterator[Node]:
@@ -175,8 +196,8 @@ def expand(node: Node, aliases: Mapping[str, Node], within: tuple[str, ...] = ()
         path = " -> ".join([*within, node.name])
         require(node.name not in within, f"aliases: {node.name!r} is made from itself, through {path}")
         return expand(aliases[node.name], aliases, (*within, node.name)) if node.name in aliases else node
-    if isinstance(node, Concat):
-        return Concat(tuple(expand(part, aliases, within) for part in node.parts))
+    if isinstance(node, (Concat, Fuse)):
+        return replace(node, parts=tuple(expand(part, aliases, within) for part in node.parts))
     return replace(node, inner=expand(node.inner, aliases, within))
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import Any
 
 from fastreader.core.checked import checked
 from fastreader.core.checks import check_int, check_number, expect
 from fastreader.data.documents import as_passages
+from fastreader.data.merged import merged
 from fastreader.data.types import Passage
 from fastreader.passages.ranking.results import Reranked
 
@@ -48,14 +48,4 @@ def fuse(
     expect(len(weights) == len(lists), "weights", f"one for each of {len(lists)} rankings", weights)
     for number, weight in enumerate(weights):
         check_number(f"weights[{number}]", weight, minimum=0)
-    found: dict[tuple[str, ...], Passage] = {}
-    scores: dict[tuple[str, ...], float] = {}
-    for passages, weight in zip(lists, weights, strict=True):
-        ranking: dict[tuple[str, ...], Passage] = {}
-        for passage in passages:
-            ranking.setdefault((passage.title, passage.text) if passage.id is None else (passage.id,), passage)
-        for rank, (key, passage) in enumerate(ranking.items(), 1):
-            found.setdefault(key, passage)
-            scores[key] = scores.get(key, 0.0) + weight / (k + rank)
-    order = sorted(found, key=lambda key: -scores[key])[:top_n]
-    return [replace(found[key], score=scores[key]) for key in order]
+    return merged(lists, k=k, weights=weights)[:top_n]
