@@ -805,6 +805,7 @@ ROWS: dict[str, Row] = {
         "max_new_tokens": 2,
         "stop": ["\n"],
         "repetition_penalty": 1.5,
+        "distraction": True,
         "context": None,
         "max_batch_tokens": 900,
         "progress": False,

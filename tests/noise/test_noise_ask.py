@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
+import numpy as np
 import pytest
 from helpers.scripted import ScriptedReader
 from noise_cases import FIRST, example, pool
@@ -65,6 +67,28 @@ def test_answers_by_rule():
     assert first.answers["distracting:1:far"].kinds == ("gold", "distracting")
     assert second.id == "q2" and second.answers["relevant:1:far"].right == 1.0
     assert len(reader.prompts) == 8 and results.stats.sequences == 8
+
+
+def test_distraction_is_a_column_of_the_summary(tiny_reader):
+    """The largest effect of a layout's passages without the answer, each scored once."""
+    given = [materials(), materials(id="q2")]
+    names = ["closed_book", "gold", "relevant:1:far", "distracting:1:near", "distracting:2:far", "random:2:near"]
+    plain = noise.ask(tiny_reader, given, names, max_new_tokens=2)
+    found = noise.ask(tiny_reader, given, names, max_new_tokens=2, distraction=True)
+    for item, row, without in zip(given, found, plain, strict=True):
+        for name, answer in row.answers.items():
+            read = noise.layout(item, name).without_answer
+            assert answer == replace(without.answers[name], measures=answer.measures)
+            if not read:
+                assert answer.measures == {}
+                continue
+            alone = noise.distracting_effects(tiny_reader, item.question, read)
+            assert answer.measures == {"distraction": pytest.approx(alone.max(), abs=1e-6)}
+    assert found.stats.sequences - plain.stats.sequences == 2 * 4  # two distracting and two random of each question
+    summary = noise.summarise(found, resamples=20)
+    values = [row.answers["distracting:1:near"].measures["distraction"] for row in found]
+    mean = summary.counts["distracting:1:near"].measures["distraction"]
+    assert mean.mean.estimate == pytest.approx(np.mean(values))
 
 
 def test_all_layouts_go_into_one_generation():

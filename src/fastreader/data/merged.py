@@ -28,7 +28,9 @@ def merged(
     for passages, weight in zip(rankings, weights or [1.0] * len(rankings), strict=True):
         ranking: dict[tuple[str, ...], Passage] = {}
         for passage in passages:
-            ranking.setdefault((passage.id,) if by_id and passage.id is not None else (passage.title, passage.text), passage)
+            ranking.setdefault(
+                (passage.id,) if by_id and passage.id is not None else (passage.title, passage.text), passage
+            )
         for rank, (key, passage) in enumerate(ranking.items(), 1):
             found.setdefault(key, passage)
             scores[key] = scores.get(key, 0.0) + weight / (k + rank)

@@ -11,6 +11,8 @@ from fastreader.core.checks import check_int, expect, require
 from fastreader.core.protocol import ReaderProtocol, Results, TextOrTokens
 from fastreader.core.tree import PrefixTree, TreeStats
 from fastreader.data.record import Record, rebuilt
+from fastreader.noise.distraction import effects
+from fastreader.noise.labels import same_text
 from fastreader.noise.layouts import Layout, LayoutSpec, MissingPassages, layout
 from fastreader.noise.materials import Materials
 from fastreader.noise.prompt import ContextBudget, NoiseTemplate
@@ -31,7 +33,8 @@ class NoiseAnswer:
         kinds: kinds of the passages, in reading order.
         prompt_tokens: number of tokens of the prompt.
         finish_reason: see `Generation`.
-        measures: further measures of the reply by name, such as a study's `order_range:READER`; `ask` adds none.
+        measures: further measures of the reply by name, such as a study's `order_range:READER`; `ask` adds
+            "distraction" if told to.
     """
 
     text: str
@@ -97,6 +100,7 @@ def ask(
     max_new_tokens: int = MAX_NEW_TOKENS,
     stop: Sequence[str] = (),
     repetition_penalty: float = 1.0,
+    distraction: bool = False,
     context: int | None = None,
     max_batch_tokens: int | None = None,
     progress: bool | None = None,
@@ -111,6 +115,8 @@ def ask(
         max_new_tokens: maximum length of a reply, in tokens.
         stop: texts that end a reply; the paper's text names none, its code stops at a line break.
         repetition_penalty: see `Reader.generate`; the paper's text names none, its code has 1.1.
+        distraction: also measure the largest distracting effect of a layout's passages without the answer, see
+            `distracting_effects`, into `NoiseAnswer.measures`. Each passage of a question is scored once.
         context: maximum length of prompt and reply together, in tokens; None takes the reader's `max_length`, if any.
             Longer prompts are reported, see `NoiseAnswers`.
         max_batch_tokens, progress: same as `ReaderProtocol.generate`.
@@ -135,7 +141,11 @@ def ask(
         max_batch_tokens=max_batch_tokens,
         progress=progress,
     )
-    for request, (generation,) in zip(requests, generated, strict=True):
+    measures: list[dict[str, float]] = [{} for _ in requests]
+    stats = TreeStats(0, 0, 0, 0)
+    if distraction:
+        measures, stats = _distraction(reader, materials, requests, template, max_batch_tokens)
+    for request, (generation,), measured in zip(requests, generated, measures, strict=True):
         results[request.question].answers[request.layout.name] = NoiseAnswer(
             text=generation.text,
             right=contained(generation.text, materials[request.question].answers),
@@ -143,8 +153,30 @@ def ask(
             kinds=tuple(str(kind) for kind in request.layout.kinds),
             prompt_tokens=generation.prompt_tokens,
             finish_reason=generation.finish_reason,
+            measures=measured,
         )
-    return Results(results, generated.stats, generated.passes, generated.seconds)
+    return Results(results, generated.stats + stats, generated.passes, generated.seconds)
+
+
+def _distraction(
+    reader: ReaderProtocol,
+    materials: Sequence[Materials],
+    requests: Sequence[_PromptRequest],
+    template: NoiseTemplate,
+    max_batch_tokens: int | None,
+) -> tuple[list[dict[str, float]], TreeStats]:
+    """Return the largest distracting effect of each layout's passages without the answer, and the tokens."""
+    read = [
+        {(request.question, *same_text(passage)): passage for passage in request.layout.without_answer}
+        for request in requests
+    ]
+    every = {key: passage for own in read for key, passage in own.items()}
+    if not every:
+        return [{} for _ in requests], TreeStats(0, 0, 0, 0)
+    asked = [(materials[question].question, passage) for (question, *_), passage in every.items()]
+    values, stats = effects(reader, asked, template, max_batch_tokens)
+    effect = dict(zip(every, values.tolist(), strict=True))
+    return [{"distraction": max(effect[key] for key in own)} if own else {} for own in read], stats
 
 
 @checked

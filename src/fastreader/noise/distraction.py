@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from fastreader.core.checked import checked
+from fastreader.core.tree import TreeStats
 from fastreader.data.arguments import make_example
 from fastreader.data.documents import PassageLike
-from fastreader.data.types import Example
+from fastreader.data.types import Example, Passage
 from fastreader.noise.prompt import NoiseTemplate
 from fastreader.scoring.labels import label_logprobs
 
@@ -48,9 +49,16 @@ def distracting_effects(
         InputError: if there is no passage.
         ContextOverflowError: if a prompt is longer than the model's context.
     """
-    texts = template or NoiseTemplate()
     example = make_example(question, passages, None)
-    prompts = [reader.prompt(texts.pieces(example.question, [one]), **texts.options()) for one in example.passages]
+    asked = [(example.question, one) for one in example.passages]
+    return effects(reader, asked, template or NoiseTemplate(), max_batch_tokens)[0]
+
+
+def effects(
+    reader: ReaderProtocol, asked: Sequence[tuple[str, Passage]], texts: NoiseTemplate, max_batch_tokens: int | None
+) -> tuple[npt.NDArray[np.float64], TreeStats]:
+    """Return the distracting effect of each passage for its question, and the tokens, all in one call."""
+    prompts = [reader.prompt(texts.pieces(question, [one]), **texts.options()) for question, one in asked]
     label = reader.continuation(texts.no_answer, chat=False)  # after a space, since the lead comes before it
-    values, _ = label_logprobs(reader, prompts, [label], max_batch_tokens)
-    return -np.expm1(np.minimum(values[:, 0], 0.0))
+    values, stats = label_logprobs(reader, prompts, [label], max_batch_tokens)
+    return -np.expm1(np.minimum(values[:, 0], 0.0)), stats

@@ -108,6 +108,12 @@ class Layout:
     passages: tuple[Passage, ...]
     kinds: tuple[Kind, ...]
 
+    @property
+    def without_answer(self) -> list[Passage]:
+        """The passages that hold no right answer, as far as is known."""
+        right = (Kind.GOLD, Kind.RELEVANT)
+        return [passage for passage, kind in zip(self.passages, self.kinds, strict=True) if kind not in right]
+
 
 class MissingPassages(InputError):
     """A question lacks the passages that a layout needs."""

@@ -132,5 +132,8 @@ def agreement_of(
     if sign == "query_likelihood":
         assert query_likelihoods is not None
         return float(found.utility @ (query_likelihoods - query_likelihoods.mean()))
-    places = -np.arange(len(found.bias), dtype=np.float64) if pooled is None else pooled
+    places = -np.arange(len(found.bias), dtype=np.float64)  # falling
+    if sign == "pooled":
+        assert pooled is not None
+        places = pooled
     return float(found.bias @ (places - places.mean()))

@@ -12,7 +12,6 @@ from fastreader.core.protocol import ScoringReader
 from fastreader.data import Passage
 from fastreader.errors import ContextOverflowError
 from fastreader.noise.distraction import distracting_effects
-from fastreader.noise.labels import Kind
 from fastreader.scoring.sensitivity import sensitivity
 from fastreader.study.measures.case import Case, Load, Measure
 from fastreader.study.methods.noise import layout_of
@@ -68,9 +67,7 @@ def passages_of(case: Case) -> Sequence[Passage]:
 def _without_answer(case: Case) -> list[Passage]:
     """Return the passages read that hold no right answer, as far as is known."""
     if "layout" in case.trace:
-        layout = layout_of(case.trace, case.example)
-        right = (Kind.GOLD, Kind.RELEVANT)
-        return [p for p, kind in zip(layout.passages, layout.kinds, strict=True) if kind not in right]
+        return layout_of(case.trace, case.example).without_answer
     read = range(len(case.example.passages)) if case.read is None else case.read
     return [p for i in read if not ((p := case.example.passages[i]).is_gold or p.has_answer)]
 
