@@ -11,18 +11,21 @@ passages in common. A passage may still hold an answer in other words; it then c
 Rows are numbers without texts and are appended as they come; a stopped run resumes with the same command. `--fit` fits
 the model to the rows of both readers, and once without each of five parts of the questions; `--report` judges each
 question by the model fitted without it. `--answers` measures what `fr.sufficient` does not use, into separate rows: a
-label and the reader's own answer. It takes several times as long.
+label and the reader's own answer. It takes several times as long. `--emptied` compares passages with themselves
+without the sentences that state an answer, which stay on the topic.
 """
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from lib.counterfactuals import SENTENCE
 from lib.moi_rows import rounded
 from lib.resuming import Job, Row, append_missing, best_passages, log_of, settings_of
 from lib.shared import cell, make_parser, rows_of, table, write_both
@@ -38,6 +41,7 @@ from fastreader.statistics import auroc, bootstrap, expected_calibration_error, 
 READERS = ("smollm2-135m", "gemma-3-270m")
 VERSIONS = ("with", "without")
 FOLDS = 5
+LEAST = 20  # words of a passage without the sentences of the answer
 COVERAGES = (0.25, 0.5, 0.75, 1.0)
 
 
@@ -48,7 +52,9 @@ def main() -> None:
     parser.add_argument("--model", default=READERS[0])
     parser.add_argument("--questions", type=int, default=300)
     parser.add_argument("--passages", type=int, default=3)
-    parser.add_argument("--answers", action="store_true", help="measure a label and the reader's answer instead")
+    other = parser.add_mutually_exclusive_group()
+    other.add_argument("--answers", action="store_true", help="measure a label and the reader's answer instead")
+    other.add_argument("--emptied", action="store_true", help="measure passages without the sentences of the answer")
     parser.add_argument("--fit", action="store_true", help="only fit the parameters to the existing rows")
     parser.add_argument("--report", action="store_true", help="only write the report of the existing rows")
     arguments = parser.parse_args()
@@ -56,18 +62,22 @@ def main() -> None:
     if not (arguments.fit or arguments.report):
         study(arguments)
         return
-    rows = {name: list(rows_of(log_of(arguments.output, name))) for name in READERS}
-    answers = {name: list(rows_of(log_of(arguments.output, name, ".answers"))) for name in READERS}
+    rows, without, answers = (
+        {name: list(rows_of(log)) for name in READERS if (log := log_of(arguments.output, name, part)).exists()}
+        for part in ("", ".emptied", ".answers")
+    )
     if arguments.fit:
         write_json(arguments.output / "weights.json", fitted(rows))
-    report(arguments.output, rows, answers, read_object(arguments.output / "weights.json"))
+    report(arguments.output, rows, without, answers, read_object(arguments.output / "weights.json"))
 
 
 def study(arguments: argparse.Namespace) -> None:
     """Measure the questions that have no row yet."""
-    pairs = chosen(arguments.data, arguments.passages, arguments.questions)
+    choose = chosen_emptied if arguments.emptied else chosen
+    pairs = choose(arguments.data, arguments.passages, arguments.questions)
     reader = fr.Reader.load(arguments.model)
-    log = log_of(arguments.output, arguments.model, ".answers" if arguments.answers else "")
+    suffix = ".answers" if arguments.answers else ".emptied" if arguments.emptied else ""
+    log = log_of(arguments.output, arguments.model, suffix)
     measured = answer_evidence if arguments.answers else evidence
 
     def row_of(number: int) -> Row:
@@ -94,6 +104,34 @@ def chosen(data: Path, count: int, questions: int) -> dict[int, tuple[fr.Example
         if len(found) == questions:
             break
     return found
+
+
+def chosen_emptied(data: Path, count: int, questions: int) -> dict[int, tuple[fr.Example, fr.Example]]:
+    """Return the first questions whose passages still say something without the sentences that state an answer.
+
+    The first version is that of `chosen`. The second one has the same passages without these sentences.
+    """
+    found: dict[int, tuple[fr.Example, fr.Example]] = {}
+    for number, example in enumerate(fr.load_examples(data)):
+        best = best_passages(example)[:count]
+        if sum(bool(p.is_gold) for p in best) != 1 or not example.answers:
+            continue
+        left = [kept for passage in best if (kept := emptied(passage, example.answers))]
+        if len(left) == len(best):
+            one, other = (fr.Example(example.question, kept, example.answers) for kept in (best, left))
+            found[number] = one, other
+        if len(found) == questions:
+            break
+    return found
+
+
+def emptied(passage: fr.Passage, answers: Sequence[str]) -> fr.Passage | None:
+    """Return a passage without the sentences that state an answer; None if little is left or the answer still is."""
+    if not has_answer(passage, answers):
+        return passage
+    kept = [s for s in SENTENCE.split(passage.text) if not has_answer(fr.Passage(s), answers)]
+    left = replace(passage, text=" ".join(kept))
+    return None if len(left.text.split()) < LEAST or has_answer(left, answers) else left
 
 
 def evidence(session: Any, example: fr.Example) -> Row:
@@ -161,21 +199,18 @@ def answers_by(rows: Sequence[Row]) -> Row:
     }
 
 
-def report(folder: Path, rows: dict[str, list[Row]], answers: dict[str, list[Row]], weights: Row) -> None:
+def report(
+    folder: Path, rows: dict[str, list[Row]], without: dict[str, list[Row]], answers: dict[str, list[Row]], weights: Row
+) -> None:
     """Write report.json and report.md."""
-    found: Row = {"weights": weights, "readers": {}, "answers": {}}
-    lines = ["# Whether passages hold an answer", ""]
-    columns = ["", "questions", "AUROC", "Brier score", "ECE", "AUROC of the gain", "AUROC of the words"]
-    cells, risks = [], []
-    for name, own in rows.items():
-        values = found["readers"][name] = measured_by(own, weights)
-        shown = [cell(values[key], 3) for key in ("auroc", "brier")]
-        cells.append(
-            [name, values["n"], *shown, f"{values['error']:.3f}", cell(values["gain"], 3), cell(values["about"], 3)]
-        )
-        risks.append([name, *(f"{risk:.3f}" for risk in values["risks"].values()), f"{values['area']:.3f}"])
-    lines += [*table(columns, cells), "", "Share of versions without an answer among the given ones, by coverage:", ""]
-    lines += [*table(["", *COVERAGES, "area"], risks), ""]
+    found: Row = {"weights": weights, "readers": {}, "emptied": {}, "answers": {}}
+    lines = ["# Whether passages hold an answer"]
+    for part, title, of in (
+        ("readers", "Passages with an answer, and others", rows),
+        ("emptied", "Passages with an answer, and the same without its sentences", without),
+    ):
+        found[part] = {name: measured_by(own, weights) for name, own in of.items()}
+        lines += ["", f"## {title}", "", *_tables(found[part]), ""]
     for name, own in answers.items():
         values = found["answers"][name] = {"n": len(own), **answers_by(own)}
         lines += [f"AUROC of other evidence, {name}, {len(own)} questions:", ""]
@@ -185,6 +220,25 @@ def report(folder: Path, rows: dict[str, list[Row]], answers: dict[str, list[Row
     fits += [[f"without part {i}", *one.values()] for i, one in enumerate(weights["folds"])]
     lines += ["## Parameters", "", *table(["fitted to", *names], fits), ""]
     write_both(folder / "report", found, "\n".join(lines))
+
+
+def _tables(found: Row) -> list[str]:
+    columns = ["", "questions", "AUROC", "Brier score", "ECE", "AUROC of the gain", "AUROC of the words"]
+    cells = [
+        [
+            name,
+            own["n"],
+            *(cell(own[key], 3) for key in ("auroc", "brier")),
+            f"{own['error']:.3f}",
+            *(cell(own[key], 3) for key in ("gain", "about")),
+        ]
+        for name, own in found.items()
+    ]
+    risks = [
+        [name, *(f"{risk:.3f}" for risk in own["risks"].values()), f"{own['area']:.3f}"] for name, own in found.items()
+    ]
+    share = ["", "Share of versions without an answer among the given ones, by coverage:", ""]
+    return [*table(columns, cells), *share, *table(["", *COVERAGES, "area"], risks)]
 
 
 if __name__ == "__main__":

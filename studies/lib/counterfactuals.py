@@ -23,7 +23,7 @@ WRITTEN = (
 MONTHS = "January|February|March|April|May|June|July|August|September|October|November|December"
 _MONTH = re.compile(rf"\b({MONTHS})\b")
 _ASKED = re.compile(r"\b(who|where|when|how many|how much|which|what)\b")
-_SENTENCE = re.compile(r"(?<=[a-z0-9)\"”][a-z0-9)\"”][.!?])\s+(?=[A-Z0-9\"“])")
+SENTENCE = re.compile(r"(?<=[a-z0-9)\"”][a-z0-9)\"”][.!?])\s+(?=[A-Z0-9\"“])")
 _AUXILIARY = re.compile(r"\b(is|was|are|were|has|had|can|will|would|did|does|could|may|have)\b(?!\s+not\b)")
 _CLAUSE = re.compile(r"[,;:()—–“”\"]")
 _NUMBER_WORDS = "two three four five six seven eight nine ten eleven twelve".split()  # noqa: SIM905
@@ -138,7 +138,7 @@ def _units(example: Example, right: str, count: int, rng: random.Random) -> list
     found = [cut(passage, right) for passage in stating][:count]
     for passage in stating:
         found += [
-            Passage(text, passage.title) for text in _SENTENCE.split(passage.text) if states(Passage(text), [right])
+            Passage(text, passage.title) for text in SENTENCE.split(passage.text) if states(Passage(text), [right])
         ]
     found = list({(p.text, p.title): p for p in found}.values()) if stating else []
     if not found:
@@ -213,7 +213,7 @@ def negated(passage: Passage, right: str, rng: random.Random) -> Passage:
 
 def cut(passage: Passage, answer: str, most: int = 9) -> Passage:
     """Return the passage's sentences around the first one that states the answer, up to `WORDS` words."""
-    sentences = _SENTENCE.split(passage.text)
+    sentences = SENTENCE.split(passage.text)
     first = next((i for i, text in enumerate(sentences) if answer and states(Passage(text), [answer])), 0)
     kept = [first]
     while len(kept) < min(most, len(sentences)):
