@@ -13,12 +13,18 @@
 # profile    ncu of attention and the LM head
 #
 # Needs no network and no build. Writes to $OUT as it goes, so that a stage that dies or hangs loses only what it had
-# not written: log.txt, tests.jsonl, rows.jsonl, sanitize.txt, profile*.txt.
+# not written: log.txt, tests.jsonl, rows.jsonl, sanitize.txt, profile*.txt. Exits with 1 if smoke, a test or memcheck
+# failed or a stage could not run, and with 2 for a stage that there is not.
 set -u
+STAGES="smoke tests passes kernels sanitize tune recurrent fla reader profile"
+for stage in "$@"; do
+  case " $STAGES " in *" $stage "*) ;; *) echo "device.sh: no stage $stage; there are: $STAGES"; exit 2 ;; esac
+done
 ROOT=$PWD
 HERE=$(cd "$(dirname "$0")" && pwd)
 export OUT=${OUT:-/tmp/out}
 mkdir -p "$OUT"
+rm -f "$OUT"/{tests,rows}.jsonl "$OUT"/{log,logprob,sanitize,profile}.txt  # of an earlier call
 TOTAL=${TOTAL:-575}
 BEGAN=$SECONDS
 FAILED=0
@@ -27,7 +33,8 @@ export TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1
 export TRITON_CACHE_DIR=${TRITON_CACHE_DIR:-/tmp/triton} FASTREADER_CACHE=${FASTREADER_CACHE:-/tmp/fastreader}
 export PYTHONPATH=$ROOT/src:$HERE:$ROOT/tests:$ROOT/tests/ops:$ROOT/benchmarks${PYTHONPATH:+:$PYTHONPATH}
 PYTHON=${PYTHON:-python3}
-exec > >(tee -a "$OUT/log.txt") 2>&1
+exec 3>&1 > >(tee -a "$OUT/log.txt" >&3) 2>&1
+TEE=$!
 
 left() { echo $((TOTAL - (SECONDS - BEGAN))); }
 say() { echo "== $(left) s left: $*"; }
@@ -39,11 +46,13 @@ within() { # within SECONDS COMMAND...: never beyond what is left
   [ "$most" -gt $((have - 8)) ] && most=$((have - 8))
   timeout -k 5 "$most" "$@"
 }
-script() { # script STAGE SECONDS FILE ARGUMENTS...
+script() { # script STAGE SECONDS FILE ARGUMENTS...: it ends by itself before it is ended
   local stage=$1 seconds=$2 file=$3
   shift 3
   say "$stage"
-  within "$seconds" "$PYTHON" "$HERE/$file" "$@" --seconds $((seconds - 12))
+  [ "$seconds" -gt $(($(left) - 8)) ] && seconds=$(($(left) - 8))
+  [ "$seconds" -lt 20 ] && { say "no time for $stage"; FAILED=1; return; }
+  within "$seconds" "$PYTHON" "$HERE/$file" "$@" --seconds $((seconds - 12)) || { echo "$stage: exit $?"; FAILED=1; }
 }
 
 smoke() { say smoke; within 60 "$PYTHON" "$HERE/smoke.py" || FAILED=1; }
@@ -65,13 +74,18 @@ sanitize() {
   say sanitize
   PYTORCH_NO_CUDA_MEMORY_CACHING=1 within "${SANITIZE:-70}" compute-sanitizer --tool memcheck --error-exitcode 9 \
     --print-limit 5 "$PYTHON" "$HERE/small_calls.py" >"$OUT/sanitize.txt" 2>&1
-  echo "memcheck: exit $?"
+  local code=$?
+  echo "memcheck: exit $code"
+  [ "$code" -eq 0 ] || FAILED=1
   tail -4 "$OUT/sanitize.txt"
 }
 tune() { script tune "${TUNE:-90}" device_kernels.py --tune; }
 recurrent() { script recurrent "${RECURRENT:-60}" device_kernels.py --recurrent; }
 fla() { script fla "${FLA:-100}" beside_fla.py; }
-reader() { script reader "${READING:-100}" device_reader.py "$READER"; }
+reader() {
+  [ -n "${READER:-}" ] || { say "reader: READER names no folder"; FAILED=1; return; }
+  script reader "${READING:-100}" device_reader.py "$READER"
+}
 profile() {
   say profile
   local kernel sections="--section SpeedOfLight --section WarpStateStats --section LaunchStats --section Occupancy"
@@ -88,4 +102,6 @@ nvidia-smi --query-gpu=name,driver_version,memory.total,clocks.sm --format=csv,n
 for stage in "$@"; do $stage; done
 say "done"
 "$PYTHON" "$HERE/device_summary.py" "$OUT"
+exec >&3 2>&1
+wait "$TEE"  # so that log.txt is whole
 exit $FAILED

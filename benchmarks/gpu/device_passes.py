@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import copy
-import os
 import time
 from collections.abc import Callable
 from dataclasses import asdict
@@ -22,10 +21,7 @@ from gpu_rows import Rates, Row
 from gpu_workloads import SEQUENCES
 
 from fastreader.core.tree import PrefixTree
-from fastreader.models.passes.cuda_graphs import VARIABLE
 from fastreader.models.tree_model import TreeModel
-
-os.environ[VARIABLE] = "0"  # so that "packed" and "launched" are launched one by one
 
 
 class Passes:

@@ -9,8 +9,15 @@ from typing import Any
 
 
 def rows_of(path: Path) -> list[dict[str, Any]]:
-    """Return the rows of a file, none if there is no file."""
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    """Return the rows of a file, without the last one if its writer was killed in it; none if there is no file."""
+    lines = path.read_text().splitlines() if path.exists() else []
+    rows = []
+    for number, line in enumerate(lines, 1):
+        try:
+            rows.append(json.loads(line))
+        except ValueError:
+            print(f"{path}, line {number}: not whole, left out")
+    return rows
 
 
 def line_of(row: dict[str, Any]) -> str | None:

@@ -25,7 +25,9 @@ def pytest_runtest_logreport(report: Any) -> None:
 
 
 if __name__ == "__main__":
-    rows = [json.loads(line) for line in Path(sys.argv[1]).read_text().splitlines()]
+    from device_summary import rows_of
+
+    rows = rows_of(Path(sys.argv[1]))
     by_outcome = {kind: [r for r in rows if r["outcome"] == kind] for kind in ("passed", "failed", "skipped")}
     slowest = sorted(((row["seconds"], row["test"].split("::")[-1]) for row in rows), reverse=True)[:5]
     print("tests:", {kind: len(found) for kind, found in by_outcome.items()}, "slowest:", slowest)

@@ -6,8 +6,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[2]
 LIGHT = ("core", "models", "ops", "reader", "scoring", "permutations", "errors")
 # A server's replies are checked by pydantic.
@@ -52,7 +50,8 @@ assert "pydantic" not in sys.modules and "typer" not in sys.modules and "rich" n
 COLLECTS = """
 import pytest
 sys.path[:0] = ["benchmarks/gpu", "benchmarks"]
-import bench_ops, bench_pass, device_kernels, device_passes, device_summary, small_calls
+import beside_fla, bench_ops, bench_pass, device_kernels, device_passes, device_reader, device_summary, one_kernel
+import rows_plugin, small_calls, smoke
 sys.exit(pytest.main(["-q", "-o", "addopts=", "-p", "no:langsmith_plugin", "-m", "gpu", "--collect-only", "tests/gpu"]))
 """
 
@@ -68,6 +67,5 @@ def test_models_readers_and_scoring_import_without_the_packages_of_features() ->
     assert len(run(IMPORTS.format(light=LIGHT, features=FEATURES)).split()) > 100
 
 
-@pytest.mark.long
 def test_tests_and_benchmarks_of_gpus_need_no_package_of_features() -> None:
     assert run(COLLECTS).count("::") > 300
