@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,8 @@ from pretended import META, Launches, launching, pretended
 from fastreader.core.options import StepOptions
 from fastreader.core.tree import PrefixTree
 from fastreader.errors import InputError
+from fastreader.models.passes.key_values import KeyValues
+from fastreader.models.passes.prefix_cache import PrefixCache
 from fastreader.models.passes.row_keys import RowKeys
 from fastreader.models.tree_model import TreeModel
 from fastreader.ops.tree_attention.triton_config import default_config
@@ -69,6 +72,24 @@ def test_nine_launches_a_layer_and_one_copy_a_pass(model: TreeModel) -> None:
 
 def test_a_first_pass_copies_its_schedules_when_they_are_needed(model: TreeModel) -> None:
     assert len(followed(model).uploads) == 3  # the tables, the schedule of all tokens and that of the last layer's
+
+
+def test_known_keys_and_new_ones_to_keep_are_copied_with_the_tables(model: TreeModel) -> None:
+    """None of them in a layer: some known tokens follow each other in memory, others do not."""
+    known = [torch.zeros(20, 2, 16, device=META, dtype=torch.bfloat16) for _ in range(LAYERS)]
+    cache = PrefixCache(model.regimes)
+    cache.insert(model.regimes.of(len(TREE)), -1, list(range(20)), KeyValues(known, known))
+    together = cache.lookup(TREE)
+    assert together is not None and together.num_cached == 20
+    apart = replace(together, cached=[replace(part, rows=part.rows[::-1].copy()) for part in together.cached])
+    for reuse in (together, apart):
+        for _ in range(2):  # the shapes of attention are known from the second pass on
+            launches = Launches()
+            with launching(launches):
+                cached = [replace(part) for part in reuse.cached]
+                model.score(TREE, reuse=replace(reuse, cached=cached), key_values=KeyValues(rows=np.arange(5, 40)))
+        (copied,) = launches.uploads
+        assert copied < [name for name, _ in launches.calls].index("rms_norm_kernel")
 
 
 def test_copies_and_waits_would_be_seen() -> None:

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from fastreader.core.tree import IntArray
-from fastreader.models.passes.key_values import KeyValues
+from fastreader.models.passes.key_values import Indices, KeyValues
 
 _LARGEST = 127
 
@@ -42,9 +41,9 @@ class RoundedKeyValues(KeyValues):
                 scales.append(scale)
         return found
 
-    def take(self, layer: int, rows: slice | IntArray) -> tuple[Tensor, Tensor]:
+    def take(self, layer: int, rows: slice | Indices) -> tuple[Tensor, Tensor]:
         """Return a layer's keys and values of some tokens [R, Hk, ...] in `dtype`."""
-        at = rows if isinstance(rows, slice) else torch.from_numpy(rows).to(self.keys[layer].device)
+        at = rows if isinstance(rows, slice) else rows.on(self.keys[layer].device)
         key = self.keys[layer][at] * self.key_scales[layer][at]
         value = self.values[layer][at] * self.value_scales[layer][at]
         return key.to(self.dtype), value.to(self.dtype)

@@ -12,6 +12,28 @@ from torch import Tensor
 from fastreader.core.lazy import cached_property
 from fastreader.core.tree import IntArray, TreeStats
 from fastreader.models.passes.recurrent_states import RecurrentStates
+from fastreader.ops.upload import Upload, Uploaded
+
+
+class Indices:
+    """Indices that every layer of a pass needs, copied to a device once: with the pass's upload, or by itself."""
+
+    def __init__(self, array: IntArray) -> None:
+        self.array = array
+        self._there: dict[torch.device, Tensor] = {}
+        self._sent: Uploaded | None = None
+
+    def prepare(self, upload: Upload) -> None:
+        """Let an upload bring them to its device."""
+        if self._sent is None and upload.device not in self._there:
+            self._sent = upload.add(self.array)
+
+    def on(self, device: torch.device) -> Tensor:
+        """Return them on a device."""
+        if device not in self._there:
+            sent = self._sent if self._sent is not None and self._sent.upload.device == device else None
+            self._there[device] = torch.from_numpy(self.array).to(device) if sent is None else sent.get()
+        return self._there[device]
 
 
 @dataclass
@@ -36,10 +58,20 @@ class KeyValues:
         """Store the next layer."""
         assert layer == len(self.keys)
         if self.rows is not None:
-            rows = torch.from_numpy(self.rows).to(key.device)
+            rows = self._stored.on(key.device)
             key, value = key[rows], value[rows]
         self.keys.append(key.contiguous())
         self.values.append(value.contiguous())
+
+    def prepare(self, upload: Upload) -> None:
+        """Let an upload bring to its device what `add_layer` needs there."""
+        if self.rows is not None:
+            self._stored.prepare(upload)
+
+    @cached_property
+    def _stored(self) -> Indices:
+        assert self.rows is not None
+        return Indices(self.rows)
 
     def __len__(self) -> int:
         """Return the number of tokens."""
@@ -86,9 +118,9 @@ class KeyValues:
             found.states.tokens = having
         return found
 
-    def take(self, layer: int, rows: slice | IntArray) -> tuple[Tensor, Tensor]:
+    def take(self, layer: int, rows: slice | Indices) -> tuple[Tensor, Tensor]:
         """Return a layer's keys and values of some tokens [R, Hk, ...], without a copy if `rows` is a slice."""
-        at = rows if isinstance(rows, slice) else torch.from_numpy(rows).to(self.keys[layer].device)
+        at = rows if isinstance(rows, slice) else rows.on(self.keys[layer].device)
         return self.keys[layer][at], self.values[layer][at]
 
     @property
@@ -117,7 +149,16 @@ class CachedTokens:
 
     def take(self, layer: int) -> tuple[Tensor, Tensor]:
         """Return the tokens' keys and values of a layer [P, Hk, ...], without a copy if they follow each other."""
-        return self.key_values.take(layer, self.rows if self._span is None else self._span)
+        return self.key_values.take(layer, self._at)
+
+    def prepare(self, upload: Upload) -> None:
+        """Let an upload bring to its device what `take` needs there."""
+        if isinstance(self._at, Indices):
+            self._at.prepare(upload)
+
+    @cached_property
+    def _at(self) -> slice | Indices:
+        return Indices(self.rows) if self._span is None else self._span
 
     @cached_property
     def _span(self) -> slice | None:
@@ -147,18 +188,29 @@ class Reuse:
     def join(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """Return keys and values of the whole tree [T, Hk, ...] given the computed tokens' [C, Hk, ...]."""
         device = key.device
-        computed, total = torch.from_numpy(self.computed).to(device), len(self.computed) + self.num_cached
+        computed, total = self._new.on(device), len(self.computed) + self.num_cached
         keys, values = (new.new_empty(total, *new.shape[1:]) for new in (key, value))
         keys[computed], values[computed] = key, value
-        indices = torch.from_numpy(self._cached_indices).to(device)
+        indices = self._old.on(device)
         cached = [part.take(layer) for part in self.cached]
         keys[indices] = torch.cat([key.to(device) for key, _ in cached])
         values[indices] = torch.cat([value.to(device) for _, value in cached])
         return keys, values
 
+    def prepare(self, upload: Upload) -> None:
+        """Let an upload bring to its device what `join` needs there."""
+        self._new.prepare(upload)
+        self._old.prepare(upload)
+        for part in self.cached:
+            part.prepare(upload)
+
     @cached_property
-    def _cached_indices(self) -> IntArray:
-        return np.concatenate([part.indices for part in self.cached])
+    def _new(self) -> Indices:
+        return Indices(self.computed)
+
+    @cached_property
+    def _old(self) -> Indices:
+        return Indices(np.concatenate([part.indices for part in self.cached]))
 
     def state_rows(self, indices: IntArray) -> IntArray:
         """Return the rows of packed indices (of computed tokens) among the states of the pass."""

@@ -218,6 +218,9 @@ class TreeKeys:
         self._tree, self._device = tree, device
         self._reuse = reuse
         self._key_values = key_values
+        for needed in (reuse, key_values):
+            if needed is not None and tables is not None:
+                needed.prepare(tables.upload)
 
     @cached_property
     def states(self) -> PathStates:
