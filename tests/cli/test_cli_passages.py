@@ -41,7 +41,7 @@ def test_a_server_knows_what_was_built_and_prune_keeps_it(built, model, tmp_path
     for keys, hits in (((), 3), (("key",), 0), (("key",), 3), ((), 3)):
         caches = PassageCaches(reader, ServerSettings(keys=keys, passage_folder=str(store)))
         fr.rerank(caches.readers[0], "Which river is in Cairo?", TEXTS)
-        assert caches.info().hits == hits
+        assert caches.info(0).hits == hits
     assert len(json.loads(run("passages", "info", store, "--format", "json").stdout)) == 2
     assert "removed 0 files" in run("passages", "prune", store, "--unused-days", "1").stderr
     assert len(list(store.rglob("*.safetensors"))) == 8

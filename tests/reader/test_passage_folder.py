@@ -291,7 +291,7 @@ def test_bad_folders_are_refused(tmp_path):
         fr.PassageCache(folder=tmp_path)
     (tmp_path / "new").mkdir()
     (tmp_path / "new/passages.json").write_text('{"format": "9"}')
-    with pytest.raises(InputError, match=r"folder: expected .* with format 2, got '9'"):
+    with pytest.raises(InputError, match=r"folder: expected .* with format 2; remove it or name another.*got '9'"):
         fr.PassageCache(folder=tmp_path / "new")
     with pytest.raises(InputError, match="max_folder_bytes: expected an integer of at least 1"):
         fr.PassageCache(folder=tmp_path / "other", max_folder_bytes=0)

@@ -27,6 +27,7 @@ from fastreader.models.tree_model import TreeModel
 from fastreader.ops import extension
 from fastreader.reader.prompts.encoder import TextEncoder
 from fastreader.reader.relevance_head import RelevanceHead
+from fastreader.reader.weights_state import WeightsState, code_of, parameter_state
 
 _PAIRS, _TOKENS = kind_of(Sequence[Sequence[Any]]), kind_of(Tokens)
 
@@ -62,7 +63,9 @@ class LocalModel:
         own = encoder.tokenizer.eos_token_id
         self.end_tokens: frozenset[int] = model.end_tokens | (frozenset() if own is None else {int(own)})
         self._given: list[tuple[nn.Parameter, tuple[Any, ...]]] = []
-        self._running: list[tuple[Any, ...]] = []
+        self._weights = WeightsState()
+        self._running: list[Any] = []
+        self._code = ""
         self._changed = ""
         self.lock = threading.Lock()
         repair_in_children(self)
@@ -84,7 +87,7 @@ class LocalModel:
 
     def watch_given(self) -> None:
         """Remember the state of weights that the caller's model shares, for `require_unchanged`."""
-        self._given = [(parameter, _state(parameter)) for parameter in self.model.original.parameters()]
+        self._given = [(parameter, parameter_state(parameter)) for parameter in self.model.original.parameters()]
 
     def require_unchanged(self) -> None:
         """Check that nobody trained a given model since: packed copies would be mixed with the new weights.
@@ -93,7 +96,7 @@ class LocalModel:
             FastreaderError: if a weight changed.
         """
         for parameter, before in self._given:
-            if _state(parameter) != before:
+            if parameter_state(parameter) != before:
                 raise FastreaderError(
                     f"{self.name}: the weights of the given model changed after the reader was made, and part of them "
                     "was copied before; make a new reader with Reader.load((model, tokenizer))"
@@ -101,7 +104,8 @@ class LocalModel:
 
     def watch_running(self) -> None:
         """Remember the state of the weights that run, which `fingerprint` compares."""
-        self._running = _states(self.model)
+        self._running = self._weights.of(self.model.model.parameters())
+        self._code = code_of(self.model.model)
 
     def fingerprint(self) -> str:
         """Return a digest of all that determines keys and values besides the tokens.
@@ -110,12 +114,12 @@ class LocalModel:
         weight of `Reader.model`, it is one that no other process has.
         """
         model, arithmetic = self.model, self.arithmetic
-        now = _states(model)
+        now = self._weights.of(model.model.parameters())
         if now != self._running:
             self._running, self._changed = now, uuid.uuid4().hex
         kernels = extension.used_instruction_set() if extension.why_missing() is None else ""
         how = [arithmetic.where, arithmetic.stored, arithmetic.precision, arithmetic.products, model.forward_path]
-        code = [code_digest(), kernels, torch.__version__, transformers.__version__]
+        code = [code_digest(), self._code, kernels, torch.__version__, transformers.__version__]
         return digest([self.digest, self._changed, how, model.deterministic, code], 32)
 
     @property
@@ -207,21 +211,3 @@ class LocalModel:
         with self.lock:
             self._model = None
             self._given = []
-
-
-def _states(model: TreeModel) -> list[tuple[Any, ...]]:
-    return [_state(parameter) for parameter in model.model.parameters()]
-
-
-def _state(parameter: nn.Parameter) -> tuple[Any, ...]:
-    """Return what a change of a parameter changes: its memory, its version, and for writes past both, one value."""
-    version = -1 if parameter.is_inference() else parameter._version
-    if hasattr(parameter, "__tensor_flatten__"):  # a quantised kind has no memory address
-        return (version,)
-    middle: Any = None
-    if parameter.device.type == "cpu" and parameter.numel() > 0:
-        middle = parameter.detach()
-        while middle.dim():  # row by row: another view of a quantised matrix would unpack all of it
-            middle = middle[len(middle) // 2]
-        middle = middle.item()
-    return version, parameter.data_ptr(), middle

@@ -89,9 +89,10 @@ def score(
     started = time.perf_counter()
     local_model.require_unchanged()
     keeps = kept is not None and kept.keeps
-    if trees is None or keeps:
+    holds = keeps or (kept is not None and kept.loads)
+    if trees is None or holds:
         # Cached keys and values need memory besides the pass, as when tokens are generated after it.
-        trees = local_model.plan(sequences, max_batch_tokens, new_tokens=2 if keeps else 0, trees=trees)
+        trees = local_model.plan(sequences, max_batch_tokens, new_tokens=2 if holds else 0, trees=trees)
     if kept is not None and keeps:
         kept.admit(trees)
     head = local_model.relevance

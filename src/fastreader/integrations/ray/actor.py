@@ -18,6 +18,7 @@ from fastreader.errors import FastreaderError, NotReloadableError
 from fastreader.integrations.ray.pool import ActorPool, require_ray
 from fastreader.models.loading.options import LoadOptions, from_anywhere
 from fastreader.reader.reader import Reader, load_again
+from fastreader.reader.session.passages import PassageReader
 
 ReaderLike = Any  # Reader | ReaderReference | str | os.PathLike[str]
 
@@ -52,6 +53,8 @@ class ReaderReference:
             return reader
         known = {p.name: p.default for p in inspect.signature(Reader.load).parameters.values() if p.name != "model"}
         check_keys("options", options, known)
+        apart = not isinstance(reader, PassageReader)
+        expect(apart, "reader", "the reader without its cache, and the cache as cache=", reader)
         if isinstance(reader, Reader):
             expect(not options, "options", "none for a reader that is already loaded", sorted(options))
             call, arguments = reader.__reduce__()

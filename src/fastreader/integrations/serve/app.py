@@ -101,7 +101,7 @@ class _Server:
         self.active = 0  # requests that are worked on, or whose answers are not sent yet
         self.unsent = 0  # bytes of answers
         self.names = (reader.name, *settings.names)
-        self.metrics = Metrics(lambda: self._running().totals, lambda: self.active, self.caches.info)
+        self.metrics = Metrics(lambda: self._running().totals, lambda: self.active)
         self.app = FastAPI(
             title="fastreader",
             version=__version__,
@@ -290,9 +290,10 @@ class _Server:
             return JSONResponse(facts, 503 if trouble else 200)
 
         @app.get("/metrics")
-        async def metrics() -> Response:
-            """Return counters in Prometheus' format."""
-            return Response(self.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+        async def metrics(request: Request) -> Response:
+            """Return counters in Prometheus' format, of passages those of the request's key."""
+            text = self.metrics.text(self.caches.info(request.scope[KEY]))
+            return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
         @app.get("/", include_in_schema=False)
         async def root() -> Response:
@@ -340,12 +341,9 @@ class Metrics:
     Args:
         totals: returns what the passes computed.
         active: returns the number of requests under way.
-        cached: returns what is kept of passages, and how often it was found.
     """
 
-    def __init__(
-        self, totals: Callable[[], Totals], active: Callable[[], int], cached: Callable[[], CacheInfo]
-    ) -> None:
+    def __init__(self, totals: Callable[[], Totals], active: Callable[[], int]) -> None:
         self._registry = CollectorRegistry()
         self._requests = Counter(
             "fastreader_requests", "Requests answered.", ("path", "status"), registry=self._registry
@@ -353,7 +351,8 @@ class Metrics:
         self._seconds = Histogram(
             "fastreader_request_seconds", "Time to answer.", ("path",), buckets=SECONDS, registry=self._registry
         )
-        self._totals, self._active, self._cached = totals, active, cached
+        self._totals, self._active = totals, active
+        self._cached: CacheInfo | None = None
         self._registry.register(self)  # anything with `collect`
 
     def add(self, path: str, status: int, seconds: float) -> None:
@@ -361,14 +360,21 @@ class Metrics:
         self._requests.labels(path, str(status)).inc()
         self._seconds.labels(path).observe(seconds)
 
-    def text(self) -> bytes:
-        """Return all metrics in Prometheus' text format."""
+    def text(self, cached: CacheInfo) -> bytes:
+        """Return all metrics in Prometheus' text format.
+
+        Args:
+            cached: what is kept of passages for the key that asks, and how often it was found.
+        """
+        self._cached = cached
         text: bytes = generate_latest(self._registry)
         return text
 
     def collect(self) -> Iterator[Any]:
         """Yield the metrics that are read at each scrape."""
-        totals, cached = self._totals(), self._cached()
+        if (cached := self._cached) is None:  # when it is registered
+            return
+        totals = self._totals()
         counts = (
             ("passes", "Packed passes.", totals.passes),
             ("computed_tokens", "Tokens computed in passes.", totals.computed_tokens),

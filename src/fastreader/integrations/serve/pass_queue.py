@@ -283,9 +283,11 @@ class Packer:
     def _fitting(self, first: WaitingCall, others: Sequence[WaitingCall]) -> list[WaitingCall]:
         """Return the calls that fit with the first, in order of how much of its beginning they share."""
         others = list(filter(first.joins, others)) if self._pack else []
-        # In a pass of two caches, what one has would also be found by the other's calls.
+        # In a pass of two caches, what one has would also be found by the other's calls. So would it by calls that look
+        # nothing up, whose numbers it changes where it is rounded.
         cached = _cached([first, *others])
-        others = [job for job in others if job.cached in (None, cached)]
+        rounded = cached is not None and cached.passage_cache.entries.rounded
+        others = [job for job in others if job.cached is first.cached or (not rounded and job.cached in (None, cached))]
         if not others:
             return []
         others.sort(key=lambda job: -_shared(first.start, job.start))

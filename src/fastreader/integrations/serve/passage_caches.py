@@ -68,7 +68,7 @@ class PassageCaches:
         """Return the reader with the cache of a key, by the key's number, or None without caches."""
         return self.readers[key] if self.readers else None
 
-    def info(self) -> CacheInfo:
-        """Return the sums of all caches."""
-        each = [reader.passage_cache.info().to_dict() for reader in self.readers]
-        return CacheInfo(**{name: sum(info[name] for info in each) for name in CacheInfo.__annotations__})
+    def info(self, key: int) -> CacheInfo:
+        """Return what the cache of a key holds, by the key's number, and zeros without caches."""
+        own = self.of(key)
+        return CacheInfo(**dict.fromkeys(CacheInfo.__annotations__, 0)) if own is None else own.passage_cache.info()

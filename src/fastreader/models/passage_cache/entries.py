@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from fastreader.core.forks import repair_in_children
@@ -59,6 +59,10 @@ class PassageEntries:
         """Return whether a prefix's last part is in memory, or has a file."""
         return key in self._held or (self.folder is not None and self._named(key) in self.folder)
 
+    def only_in_files(self, key: PrefixKey) -> bool:
+        """Return whether a prefix's last part has a file, and is not in memory."""
+        return self.folder is not None and key not in self._held and self._named(key) in self.folder
+
     def get(self, key: PrefixKey) -> KeyValues | None:
         """Return the keys and values of a prefix's last part, or None, and note its use."""
         self.touch(key)
@@ -81,7 +85,7 @@ class PassageEntries:
             self.folder.touch(self._named(key))
 
     def add(
-        self, entries: Sequence[tuple[PrefixKey, PrefixKey | None, KeyValues]], about: Mapping[str, Any] | None = None
+        self, entries: Iterable[tuple[PrefixKey, PrefixKey | None, KeyValues]], about: Mapping[str, Any] | None = None
     ) -> None:
         """Keep new entries, of which the last counts as the most recently used.
 

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from filelock import FileLock
 from safetensors import SafetensorError
 
@@ -90,7 +91,6 @@ class PassageFolder:
         self._size: int | None = None  # of all files, when last looked, with what was written since
         self._since = 0  # bytes written since
         self._touched: dict[PrefixKey, float] = {}
-        self._introduced: set[str] = set()
         self._unwritable = self._unreadable = False
         self._lock = threading.Lock()
         repair_in_children(self)
@@ -105,7 +105,8 @@ class PassageFolder:
                 expect(False, f"folder: {self.path}", f"an empty folder, or one with {MARK}", others[0])
             write_json(mark, {"format": FORMAT})
         held = read_object(mark).get("format")
-        expect(held == FORMAT, "folder", f"{self.path} with format {FORMAT}", held)
+        wanted = f"{self.path} with format {FORMAT}; remove it or name another folder, and passages are read anew"
+        expect(held == FORMAT, "folder", wanted, held)
 
     def after_fork(self) -> None:
         """Replace the lock in a forked child."""
@@ -122,8 +123,8 @@ class PassageFolder:
         file = self._file(key)
         try:
             found = read_stored(file, _identity(key))
-        except (FileNotFoundError, MemoryError):  # also where no more can be mapped: the pass then reads the passage
-            return None
+        except (FileNotFoundError, MemoryError, torch.OutOfMemoryError):  # of a device, or no more can be mapped
+            return None  # the pass reads the passage
         except OSError as error:  # a file that may not be read, or a disk that fails
             if not self._unreadable:
                 log.warning("%s: cannot be read (%s); such passages are read again", self.path, error)
@@ -154,18 +155,18 @@ class PassageFolder:
         draft = file.with_name(f".{file.name}.{uuid.uuid4().hex}.tmp")
         try:
             self._make_room(size)
-            if key[0] not in self._introduced:
-                file.parent.mkdir(exist_ok=True)
-                if not (file.parent / _READER).exists():
-                    write_json(file.parent / _READER, dict(about))
-                self._introduced.add(key[0])
+            self._introduce(file.parent, about)
             write_stored(draft, key_values, _identity(key))
             draft.replace(file)
+            self._introduce(file.parent, about)  # a prune between the two lines above may have removed it
+        except (MemoryError, torch.OutOfMemoryError) as error:  # the numbers are there, so the call goes on
+            draft.unlink(missing_ok=True)
+            log.warning("%s: no memory to write a passage (%s)", self.path, error)
+            return
         except (OSError, SafetensorError) as error:
             with suppress(OSError):  # of a folder that may only be read
                 draft.unlink(missing_ok=True)
             if self.path.exists() and not file.parent.exists():  # a reader's folder was pruned meanwhile
-                self._introduced.discard(key[0])
                 return
             self._unwritable = True
             log.warning("%s: cannot be written (%s); passages that are read from now on are not kept there",
@@ -175,6 +176,13 @@ class PassageFolder:
             self.written += 1
             self._size = (self._size or 0) + size
             self._since += size
+
+    def _introduce(self, folder: Path, about: Mapping[str, Any]) -> None:
+        """Make a reader's folder, which is only counted and pruned if it says whose it is."""
+        mark = folder / _READER
+        if not mark.exists():
+            folder.mkdir(exist_ok=True)
+            write_json(mark, dict(about))
 
     def touch(self, key: PrefixKey) -> None:
         """Note that an entry is used, also one that is in memory, so that its file stays."""
@@ -192,9 +200,12 @@ class PassageFolder:
         """Return what is held of each reader, the most recently used first."""
         found = []
         for folder in self._folders():
-            files = list(_files(folder))
+            try:
+                files = list(_files(folder))
+                used = max((when for when, _, _ in files), default=folder.stat().st_mtime)
+            except FileNotFoundError:  # pruned meanwhile
+                continue
             about = _about(folder)
-            used = max((when for when, _, _ in files), default=folder.stat().st_mtime)
             found.append(StoredReader(folder.name, about, len(files), sum(size for _, size, _ in files), used))
         return sorted(found, key=lambda each: -each.last_used)
 
@@ -216,7 +227,6 @@ class PassageFolder:
             for folder in self._folders():
                 if not any(_files(folder)):
                     shutil.rmtree(folder, ignore_errors=True)
-                    self._introduced.discard(folder.name)
         return removed
 
     def _make_room(self, size: int) -> None:

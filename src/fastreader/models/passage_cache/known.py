@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,6 +45,7 @@ class KnownPassages:
         sequences: (context, continuation) pairs of the call.
         ends: where header and first passage end in each context.
         recurrent: whether the model has layers with states.
+        on_cpu: whether all layers are on the CPU, where files are mapped.
         about: how the reader describes itself; None for a model that no other process can have.
     """
 
@@ -57,6 +58,7 @@ class KnownPassages:
         ends: Ends,
         *,
         recurrent: bool,
+        on_cpu: bool,
         about: Mapping[str, Any] | None,
     ) -> None:
         self._about = about
@@ -64,9 +66,11 @@ class KnownPassages:
         self._fingerprint = fingerprint
         self._regimes = regimes
         self._recurrent = recurrent
+        self._on_cpu = on_cpu
         self._sequences = sequences
         self._ends = ends
-        self._split: dict[tuple[int, int, tuple[int, ...]], tuple[_Part, ...]] = {}  # by identity of the context
+        # By identity of the context, which is kept: the identity of one that is gone may become another's.
+        self._split: dict[tuple[int, int, tuple[int, ...]], tuple[Tokens, tuple[_Part, ...]]] = {}
         self._missing: list[tuple[_Part, IntArray]] = []  # of the pass, with packed indices
 
     def admit(self, trees: Sequence[PrefixTree]) -> None:
@@ -75,46 +79,72 @@ class KnownPassages:
     @property
     def keeps(self) -> bool:
         """Whether a pass would add something, whose keys and values need memory until its end."""
+        return not all(map(self._known.holds, self._keys()))
+
+    @property
+    def loads(self) -> bool:
+        """Whether files are copied to a device, where a pass holds all that it starts from."""
+        return not self._on_cpu and any(map(self._known.only_in_files, self._keys()))
+
+    def _keys(self) -> set[PrefixKey]:
+        """Return the keys of all parts of the call."""
         keys: set[PrefixKey] = set()
         for sequence, (context, continuation) in enumerate(self._sequences):
             regime = self._regimes.of(len(context) + max(len(continuation) - 1, 0))
             keys.update(part.key for part in self._parts(sequence, regime))
-        return not all(map(self._known.holds, keys))
+        return keys
 
     def lookup(self, tree: PrefixTree) -> Reuse | None:
         """Return the cached tokens of a tree whose sequences share one regime, or None if no token is cached."""
-        reuse, read, hits = self._find(tree)
-        self._known.count(hits, sum(part.header is not None for part, _ in read))
+        reuse, found, read = self._find(tree, lambda part: self._known.get(part.key))
+        for part in reversed(found):  # headers after their passages, which leave first
+            self._known.touch(part.key)
+        passages = [sum(part.header is not None for part in parts) for parts in (found, [one for one, _ in read])]
+        self._known.count(*passages)
         parents = tree.parent.tolist() if read else []
         self._missing = [(part, _path(parents, tree, leaf, part)) for part, leaf in read]
         return reuse
 
     def stats(self, tree: PrefixTree) -> TreeStats:
-        """Return the counts of a pass that is not run, from what is cached now."""
-        reuse, _, _ = self._find(tree)
+        """Return the counts of a pass that is not run, from what is cached now, of which nothing is read or used."""
+        reuse, _, _ = self._find(tree, self._outline)
         return tree.stats if reuse is None else reuse.stats(tree.stats)
 
-    def _find(self, tree: PrefixTree) -> tuple[Reuse | None, list[tuple[_Part, int]], int]:
-        """Return the cached tokens, the parts to compute with a leaf behind each, and the number of passages found."""
+    def _outline(self, part: _Part) -> KeyValues | None:
+        """Return a part that is cached without its values."""
+        if not self._known.holds(part.key):
+            return None
+        count = len(part.tokens)
+        # After the last two tokens, as `new_key_values` keeps them.
+        states = RecurrentStates(np.arange(max(0, count - 2), count)) if self._recurrent else None
+        return KeyValues(tokens=count, states=states)
+
+    def _find(
+        self, tree: PrefixTree, get: Callable[[_Part], KeyValues | None]
+    ) -> tuple[Reuse | None, list[_Part], list[tuple[_Part, int]]]:
+        """Return the cached tokens, the parts that they are, and the parts to compute with a leaf behind each.
+
+        Args:
+            tree: of the pass.
+            get: returns what is cached of a part, or None.
+        """
         regime = self._regimes.of(int(tree.positions.max()) + 1)
-        found = PrefixCache(self._regimes)
-        nodes: dict[PrefixKey, int] = {}  # of the last tokens of parts that were found
+        kept = PrefixCache(self._regimes)
+        found: dict[PrefixKey, tuple[_Part, int]] = {}  # with the node of its last token
         read: dict[PrefixKey, tuple[_Part, int]] = {}
-        hits = 0
         for row, sequence in enumerate(tree.sequence_ids.tolist()):
             for part in self._parts(sequence, regime):
-                if part.key in nodes or part.key in read:
+                if part.key in found or part.key in read:
                     continue
-                after = -1 if part.header is None else nodes.get(part.header.key)
-                key_values = None if after is None else self._known.get(part.key)
-                if after is None or key_values is None:
+                above = None if part.header is None else found.get(part.header.key)
+                lost = part.header is not None and above is None
+                key_values = None if lost else get(part)
+                if key_values is None:
                     read[part.key] = part, int(tree.leaves[row])
                 else:
-                    nodes[part.key] = found.insert(regime, after, part.tokens, key_values)
-                    hits += part.header is not None
-        for key in reversed(nodes):  # headers after their passages, which leave first
-            self._known.touch(key)
-        return found.lookup(tree) if nodes else None, list(read.values()), hits
+                    after = -1 if above is None else above[1]
+                    found[part.key] = part, kept.insert(regime, after, part.tokens, key_values)
+        return kept.lookup(tree) if found else None, [part for part, _ in found.values()], list(read.values())
 
     def new_key_values(self, tree: PrefixTree, reuse: Reuse | None) -> KeyValues | None:
         """Return an empty cache of the tokens to keep, or None if all are known."""
@@ -131,21 +161,22 @@ class KnownPassages:
 
     def add(self, tree: PrefixTree, key_values: KeyValues) -> None:
         """Give the cache what a pass computed of `new_key_values`."""
+        self._known.add(self._added(key_values), self._about)
+        self._missing = []
+
+    def _added(self, key_values: KeyValues) -> Iterator[tuple[PrefixKey, PrefixKey | None, KeyValues]]:
+        """Yield copies of the new parts, one by one, so that only one is held besides what the cache keeps."""
         assert key_values.rows is not None
-        new = []
         for part, indices in self._missing:
             own = np.searchsorted(key_values.rows, indices)
-            header = None if part.header is None else part.header.key
-            new.append((part.key, header, key_values.part(own, indices)))
-        self._known.add(new, self._about)
-        self._missing = []
+            yield part.key, None if part.header is None else part.header.key, key_values.part(own, indices)
 
     def _parts(self, sequence: int, regime: int) -> tuple[_Part, ...]:
         context, ends = self._sequences[sequence][0], tuple(self._ends[sequence])
         place = id(context), regime, ends
         if place not in self._split:
-            self._split[place] = tuple(self._new_parts(context, regime, ends))
-        return self._split[place]
+            self._split[place] = context, tuple(self._new_parts(context, regime, ends))
+        return self._split[place][1]
 
     def _new_parts(self, context: Tokens, regime: int, ends: tuple[int, ...]) -> Iterator[_Part]:
         tokens = np.asarray(context[: max(ends, default=0)], dtype=np.int64)

@@ -76,6 +76,10 @@ def read_stored(path: Path, about: Mapping[str, str]) -> KeyValues:
         whole = metadata["sum"] == str(_sum_of(metadata["header"], content))
     except (SafetensorError, KeyError, TypeError, ValueError) as error:  # ValueError: a name that is no number
         raise DamagedError(f"{path}: {error}") from error
+    except RuntimeError as error:  # PyTorch opens the file once more, by its name, and may then find none
+        if not path.exists():
+            raise FileNotFoundError(f"{path}: was removed meanwhile") from error
+        raise OSError(f"{path}: {error}") from error
     if not whole:
         raise DamagedError(f"{path}: its bytes have another checksum")
     header = json.loads(metadata["header"])

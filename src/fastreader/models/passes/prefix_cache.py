@@ -24,6 +24,11 @@ class KeptKeys(Protocol):
         """Whether passes add to them."""
         ...
 
+    @property
+    def loads(self) -> bool:
+        """Whether passes put keys and values into memory that are not there yet."""
+        ...
+
     def admit(self, trees: Sequence[PrefixTree]) -> None:
         """Raise if what passes over these trees add would not fit."""
         ...

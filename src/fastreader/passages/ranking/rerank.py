@@ -114,7 +114,7 @@ def rerank(
         max_batch_tokens: same as `score_permutations`.
         progress: show a progress bar; None shows one on a terminal, for a single question after a second.
         cache: keys and values of passages that were read before, see `PassageCache`: "query_likelihood" then computes
-            only the question after them. None reads all.
+            only the question after them. None reads all. Not for "relevance" and "yes_no", whose prompts differ.
         settings: further settings: of "yes_no" `prompt` (`YesNoPrompt`) and `calibrate` (subtract the log-odds for
             an empty passage), of "moi" (`moi.rerank`) or of the baseline.
 
@@ -139,6 +139,8 @@ def rerank(
     if name is None:
         name = RELEVANCE if getattr(opened, "is_reranker", False) else LIKELIHOOD
     _check_settings(name, settings)
+    alone = cache is None or name not in (RELEVANCE, YES_NO)
+    expect(alone, "cache", f"None, since {name!r} reads the passage after the question, each time anew", cache)
     instructed = instruction is None or name in (RELEVANCE, YES_NO)
     expect(instructed, "instruction", f"None, since {name!r} has a template instead", instruction)
     shared: dict[str, Any] = {"template": as_template(template), "max_batch_tokens": max_batch_tokens}

@@ -35,6 +35,21 @@ class PassageReader(ReaderBase):
         self.passage_cache = cache
         self._reader = reader
 
+    def __repr__(self) -> str:
+        return f"{self._reader!r} with {self.passage_cache!r}"
+
+    def __getattr__(self, name: str) -> Any:
+        """Return what the reader has besides: its model, tokenizer, device and arithmetic."""
+        if name.startswith("_"):  # also what a half-made object lacks
+            raise AttributeError(name)
+        return getattr(self._reader, name)
+
+    def __enter__(self) -> PassageReader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def with_cache(self, cache: PassageCache) -> PassageReader:
         """Return the same reader with another cache."""
         return PassageReader(self._reader, cache)
@@ -95,6 +110,7 @@ class PassageReader(ReaderBase):
             sequences,
             ends,
             recurrent=bool(model.mixers),
+            on_cpu=all(device.type == "cpu" for device in model.devices),
             about=None if self.local_model.changed else self._about(),
         )
 

@@ -174,6 +174,7 @@ class _SessionKeys:
     keeps: bool
     model: TreeModel
     admit: Callable[[Sequence[PrefixTree]], None]
+    loads: bool = False  # all are in memory
 
     def lookup(self, tree: PrefixTree) -> Reuse | None:
         return self.cache.lookup(tree)

@@ -1,0 +1,74 @@
+"""WeightsState: whether somebody changed the weights of a model that runs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fastreader.data.fingerprints import digest, file_digest
+
+_KNOWN_CODE = ("torch", "transformers", "fastreader")  # whose versions or files count by themselves
+
+
+class WeightsState:
+    """What a change of parameters changes: their memory, their versions, and for writes past both, one value of each.
+
+    On a device these values are gathered in one transfer for each type. Values of quantised kinds are not compared.
+    """
+
+    def __init__(self) -> None:
+        self._places: list[int] = []
+        self._views: list[list[Tensor]] = []
+
+    def of(self, parameters: Iterable[nn.Parameter]) -> list[Any]:
+        """Return the state of parameters, which equals an earlier one unless one was changed."""
+        every = list(parameters)
+        away = [p for p in every if p.device.type not in ("cpu", "meta") and not _quantised(p) and p.numel()]
+        return [*map(parameter_state, every), *self.middles(away)]
+
+    def middles(self, parameters: list[nn.Parameter]) -> list[list[float]]:
+        """Return one value of each parameter, by device and type. Views of them are kept, so that it takes no time."""
+        places = [parameter.data_ptr() for parameter in parameters]
+        if places != self._places:
+            groups: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
+            for parameter in parameters:
+                groups.setdefault((parameter.device, parameter.dtype), []).append(_middle(parameter))
+            self._places, self._views = places, list(groups.values())
+        return [torch.stack(views).tolist() for views in self._views]
+
+
+def parameter_state(parameter: nn.Parameter) -> tuple[Any, ...]:
+    """Return what a change of a parameter changes; of one on the CPU also one value."""
+    version = -1 if parameter.is_inference() else parameter._version
+    if _quantised(parameter):  # it has no memory address
+        return version, id(parameter)
+    middle = _middle(parameter).item() if parameter.device.type == "cpu" and parameter.numel() else None
+    return version, parameter.data_ptr(), middle
+
+
+def code_of(model: nn.Module) -> str:
+    """Return a digest of the files that define a model's classes, but those of PyTorch and transformers.
+
+    It is empty for a model of transformers' own, and covers the code that comes with a model (`trust_remote_code`).
+    """
+    names = {type(module).__module__ for module in model.modules()}
+    own = sorted(name for name in names if name.partition(".")[0] not in _KNOWN_CODE)
+    files = [getattr(sys.modules.get(name), "__file__", None) for name in own]
+    return (
+        digest([(name, file and file_digest(file)) for name, file in zip(own, files, strict=True)], 32) if own else ""
+    )
+
+
+def _quantised(parameter: nn.Parameter) -> bool:
+    return hasattr(parameter, "__tensor_flatten__")
+
+
+def _middle(parameter: nn.Parameter) -> Tensor:
+    middle = parameter.detach()
+    while middle.dim():  # row by row: another view of a quantised matrix would unpack all of it
+        middle = middle[len(middle) // 2]
+    return middle
