@@ -210,7 +210,8 @@ def report(
         ("emptied", "Passages with an answer, and the same without its sentences", without),
     ):
         found[part] = {name: measured_by(own, weights) for name, own in of.items()}
-        lines += ["", f"## {title}", "", *_tables(found[part]), ""]
+        lines += ["", f"## {title}", "", *_tables(found[part])]
+    lines.append("")
     for name, own in answers.items():
         values = found["answers"][name] = {"n": len(own), **answers_by(own)}
         lines += [f"AUROC of other evidence, {name}, {len(own)} questions:", ""]

@@ -262,12 +262,12 @@ def test_parameters_of_conflicts_are_those_of_the_largest_likelihood():
 def test_report_on_sufficiency_is_that_of_the_rows(tmp_path):
     folder = ROOT / "studies" / "results" / "sufficiency"
     study = script("sufficiency")
-    rows, answers = (
+    rows, emptied, answers = (
         {name: list(study.rows_of(study.log_of(folder, name, part))) for name in study.READERS}
-        for part in ("", ".answers")
+        for part in ("", ".emptied", ".answers")
     )
     weights = json.loads((folder / "weights.json").read_text(encoding="utf-8"))
-    study.report(tmp_path, rows, answers, weights)
+    study.report(tmp_path, rows, emptied, answers, weights)
     stored, made = (json.loads((at / "report.json").read_text(encoding="utf-8")) for at in (folder, tmp_path))
     assert numbers_of(made) == pytest.approx(numbers_of(stored), abs=1e-9)
     assert weights["all"] == SUFFICIENCY._asdict()
@@ -276,6 +276,29 @@ def test_report_on_sufficiency_is_that_of_the_rows(tmp_path):
         moved = np.array(SUFFICIENCY)
         moved[place] += step
         assert loss(moved) > loss(np.array(SUFFICIENCY))
+
+
+def test_attribution_is_that_of_the_rows():
+    study = script("attribution")
+    page = (ROOT / "docs" / "attribution.md").read_text(encoding="utf-8")
+    columns = []
+    for name in ("smollm2-135m", "gemma-3-270m"):
+        rows = list(study.rows_of(ROOT / "studies" / "results" / "attribution" / f"{name}.jsonl"))
+        lines = [line.split(" | ") for line in study.table(rows) if line.startswith("| ")][1:]
+        columns.append({cells[0].strip("| "): cells[1] for cells in lines})
+        assert f"In how many of {len(rows)} development questions" in page
+    for measure, cell in columns[0].items():
+        shown = measure if measure == "query likelihood" else f"`{measure}`"
+        assert f"| {shown} | {cell} | {columns[1][measure]} |" in page
+
+
+def test_rules_for_the_sign_of_the_papers_bias_are_those_of_the_report():
+    stored = json.loads((ROOT / "studies" / "results" / "moi_signs.json").read_text(encoding="utf-8"))
+    page = (ROOT / "docs" / "moi-baselines.md").read_text(encoding="utf-8")
+    for sign in stored["moi5"]["signs"]:
+        found = [stored[run]["signs"][sign]["against"]["retriever"]["nats"] for run in ("moi5", "moi10")]
+        cells = (f"{each['estimate']:+.2f} [{each['low']:.2f}, {each['high']:.2f}]" for each in found)
+        assert f'| `"{sign}"` | {" | ".join(cells)} |' in page
 
 
 @pytest.mark.long

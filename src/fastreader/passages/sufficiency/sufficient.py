@@ -36,7 +36,9 @@ def sufficient(
     The evidence is how much more probable the question is after the best passage than without one, and the largest
     share of the question's words in a passage. A logistic model with three parameters, fitted on questions of
     NQ-open with the packaged readers, turns it into a probability; with another reader or other questions it is a
-    score. No answer is generated. The question is scored after each passage alone, in one packed pass.
+    score. It tells passages about the question from others: a passage on its topic that lacks the answer gets a high
+    one nearly as often as a passage that has it (docs/attribution.md). No answer is generated. The question is scored
+    after each passage alone, in one packed pass.
 
     Args:
         reader: a `Reader`, a session of one, or anything `Reader.load` takes.
