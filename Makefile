@@ -131,7 +131,8 @@ lint: $(VENV)/.developing
 
 audit: $(VENV)/.developing
 	$(BIN)/python $(INSTALL) pip-audit
-	$(BIN)/pip-audit --strict --no-deps --disable-pip -r constraints.txt
+	grep == constraints.txt > $(VENV)/pinned.txt  # it takes no ranges
+	$(BIN)/pip-audit --strict --no-deps --disable-pip -r $(VENV)/pinned.txt
 
 # Every test under tests/fuzz, those with a long form by FASTREADER_FUZZ or by their marker in that form.
 fuzz: $(VENV)/.developing

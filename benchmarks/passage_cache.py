@@ -45,6 +45,7 @@ def passages(count: int, words: int) -> list[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="smollm2-135m")
+    parser.add_argument("--device", help="where the reader is; the default is Reader.load's")
     parser.add_argument("--precision", nargs="+", default=["fast", "exact"])
     parser.add_argument("--passages", type=int, default=10)
     parser.add_argument("--words", type=int, default=100)
@@ -59,9 +60,15 @@ def main() -> None:
         parser.error(f"--folder: expected a new folder, {folder} exists")
     bars = BARS if folder is None else BARS_ON_DISK
     for precision in arguments.precision:
-        reader = fr.Reader.load(arguments.model, precision=precision)
+        reader = fr.Reader.load(arguments.model, precision=precision, device=arguments.device)
         fr.rerank(reader, asked[0], texts)  # the first pass of a process compiles and allocates
-        row = {"model": arguments.model, "precision": precision, "passages": len(texts), "words": arguments.words}
+        row = {
+            "model": arguments.model,
+            "device": reader.describe()["device"],
+            "precision": precision,
+            "passages": len(texts),
+            "words": arguments.words,
+        }
         row |= {"disk": folder is not None} | measure(reader, texts, asked, arguments.rounds, folder)
         row |= machine.describe()
         with arguments.output.open("a") as file:

@@ -56,7 +56,7 @@ def on_meta(model: TreeModel) -> TreeModel:
 
 
 class Nothing:
-    """A graph whose replay launches nothing, see `models.graphs.Recorded`."""
+    """A graph whose replay launches nothing, see `models.passes.cuda_graphs.Recorded`."""
 
     def __init__(self, function: Callable[[], Any]) -> None:
         self.result = function()
@@ -66,7 +66,7 @@ class Nothing:
 
 
 class NoValues:
-    """Takes the place of `device_writing.Readback`, since the meta device has no values."""
+    """Takes the place of `gpu_decoding.Readback`, since the meta device has no values."""
 
     def __init__(self, values: Tensor) -> None:
         self.shape = values.shape
@@ -163,7 +163,7 @@ def main() -> None:
     print(f"packing: {least(lambda: PrefixTree.build(sequences), arguments.passes):.2f} ms")
     total = first + layer * (count - 1) + last
     parts = f"{first:.2f} before, {layer:.3f} a layer, {last:.2f} from the last layer on"
-    print(f"a pass: {total:.1f} ms: {parts}; replayed ({VARIABLE}=1) {replay:.2f} ms")
+    print(f"a pass: {total:.1f} ms: {parts}; replayed (unless {VARIABLE}=0) {replay:.2f} ms")
     for (texts, replayed), taken in steps.items():
         print(f"a step of {texts} texts, {'replayed' if replayed else 'launched'}: {taken:.2f} ms")
 

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pytest
 import torch
+from helpers.families import tiny
+from helpers.support import byte_tokenizer
 from torch import Tensor
 
+from fastreader import Reader
 from fastreader.models.passes.cuda_graphs import recorder
 
 pytestmark = pytest.mark.gpu
@@ -79,3 +84,63 @@ def test_recording_again_after_all_graphs_are_gone() -> None:
         assert close(graph.result, left, right)
         del graph
         collect()
+
+
+def test_a_capture_that_fails_leaves_the_stream_and_later_captures() -> None:
+    device = torch.device("cuda", 0)
+    x, y = operand(0), operand(1)
+    run, record = product(x, y), recorder(device)
+    own = torch.cuda.Stream(device)
+
+    def fail() -> Tensor:
+        run()
+        raise torch.OutOfMemoryError("none is left")
+
+    with torch.cuda.stream(own):
+        with pytest.warns(UserWarning, match="no memory is left to record CUDA graphs"):
+            assert record(fail) is None
+        assert torch.cuda.current_stream(device) == own
+    assert torch.cuda.current_stream(device) == torch.cuda.default_stream(device)
+    assert record(run) is None  # it is full
+    another = recorder(device)(run)
+    assert another is not None
+    another.replay()
+    assert close(another.result, x, y)
+
+
+def test_recorders_of_one_device_in_threads() -> None:
+    """Each thread records, replays and forgets its own graphs, as two readers do."""
+    device = torch.device("cuda", 0)
+    operands = [operand(seed) for seed in range(4)]
+    runs = {(i, j): product(operands[i], operands[j]) for i in range(4) for j in range(4)}
+
+    def work(first: int) -> bool:
+        record, right = recorder(device), []
+        with torch.cuda.stream(torch.cuda.Stream(device)):
+            for second in range(4):
+                graph = record(runs[first, second])
+                assert graph is not None
+                for _ in range(3):
+                    graph.replay()
+                torch.cuda.current_stream(device).synchronize()
+                right.append(close(graph.result, operands[first], operands[second]))
+        return all(right)
+
+    torch.cuda.synchronize()
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(work, range(4)))
+
+
+def test_a_reader_that_goes_while_another_is_recorded() -> None:
+    """Two in one thread, the first of which is gone before the second one replays."""
+    rng = np.random.default_rng(0)
+    calls = [[(rng.integers(5, 250, 40).tolist(), [7, 9, i])] * 2 for i in range(3)]
+    first, second = (Reader.load((tiny("Llama").cuda(), byte_tokenizer()), precision="exact") for _ in range(2))
+    want = [second.score(call).logprob for call in calls]
+    for reader in (first, second):
+        for call in calls:
+            reader.score(call)
+    del first, reader
+    collect()
+    for call, scores in zip(calls, want, strict=True):
+        np.testing.assert_allclose(second.score(call).logprob, scores, atol=1e-3)

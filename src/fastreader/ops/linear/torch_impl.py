@@ -40,7 +40,11 @@ def linear_torch(input: Tensor, weight: Tensor, bias: Tensor | None, precision: 
 
 
 def linear_half(input: Tensor, weight: Tensor) -> Tensor:
-    """Return ``input @ weight.T`` [T, F] in bfloat16, of bfloat16 operands whose products are added in float32."""
+    """Return ``input @ weight.T`` [T, F] in bfloat16, of bfloat16 operands.
+
+    Products are added in float32, parts of a sum that cuBLAS splits over programs in bfloat16, unless
+    `torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction` is False.
+    """
     return torch.mm(input.bfloat16(), weight.bfloat16().T)
 
 
