@@ -37,6 +37,11 @@ static void log_line(const char *format, ...) {
 
 CUresult cuInit(unsigned flags) { return CUDA_SUCCESS; }
 
+CUresult cuDriverGetVersion(int *out) {
+  *out = 13000;
+  return CUDA_SUCCESS;
+}
+
 CUresult cuGetErrorString(CUresult error, const char **out) {
   *out = "an error of the pretended driver";
   return CUDA_SUCCESS;
@@ -81,6 +86,11 @@ CUresult cuCtxGetCurrent(CUcontext *out) {
   return CUDA_SUCCESS;
 }
 
+CUresult cuCtxGetDevice(CUdevice *out) {
+  *out = 0;
+  return CUDA_SUCCESS;
+}
+
 CUresult cuCtxSetCurrent(CUcontext context) { return CUDA_SUCCESS; }
 
 CUresult cuCtxGetLimit(size_t *out, CUlimit limit) {
@@ -92,6 +102,16 @@ CUresult cuCtxSetLimit(CUlimit limit, size_t value) { return CUDA_SUCCESS; }
 
 CUresult cuPointerGetAttribute(void *out, CUpointer_attribute attribute, CUdeviceptr pointer) {
   *(CUdeviceptr *)out = pointer;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuPointerGetAttributes(unsigned count, CUpointer_attribute *attributes, void **out, CUdeviceptr pointer) {
+  for (unsigned i = 0; i < count; i++) cuPointerGetAttribute(out[i], attributes[i], pointer);
+  return CUDA_SUCCESS;
+}
+
+CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus *out) {
+  *out = CU_STREAM_CAPTURE_STATUS_NONE;
   return CUDA_SUCCESS;
 }
 
@@ -109,8 +129,41 @@ CUresult cuModuleLoadData(CUmodule *out, const void *data) {
   return CUDA_SUCCESS;
 }
 
-// A cubin names a kernel's code .text.NAME, with its number of registers in the high byte of sh_info, and its own
-// shared memory .nv.shared.NAME.
+CUresult cuModuleUnload(CUmodule module) { return CUDA_SUCCESS; }
+
+enum { VALUES = 4, REGISTER_COUNT = 0x2f };  // of a record in .nv.info: it has a size, and what it is about
+
+// Return a kernel's number of registers: .nv.info has records of two bytes (kind, attribute) and a size, of which one
+// for each kernel holds the index of its symbol and the number.
+static int registers_of(const char *image, const char *name) {
+  const Elf64_Ehdr *header = (const Elf64_Ehdr *)image;
+  const Elf64_Shdr *sections = (const Elf64_Shdr *)(image + header->e_shoff);
+  const char *section_names = image + sections[header->e_shstrndx].sh_offset;
+  const Elf64_Sym *symbols = NULL;
+  const char *symbol_names = NULL;
+  for (int i = 0; i < header->e_shnum; i++)
+    if (sections[i].sh_type == SHT_SYMTAB) {
+      symbols = (const Elf64_Sym *)(image + sections[i].sh_offset);
+      symbol_names = image + sections[sections[i].sh_link].sh_offset;
+    }
+  for (int i = 0; symbols && i < header->e_shnum; i++) {
+    if (strcmp(section_names + sections[i].sh_name, ".nv.info")) continue;
+    const unsigned char *at = (const unsigned char *)image + sections[i].sh_offset, *end = at + sections[i].sh_size;
+    while (at + 4 <= end) {
+      const int size = at[0] == VALUES ? at[2] | at[3] << 8 : 0;
+      unsigned about[2];
+      if (at[0] == VALUES && at[1] == REGISTER_COUNT && size == sizeof about) {
+        memcpy(about, at + 4, sizeof about);
+        if (!strcmp(symbol_names + symbols[about[0]].st_name, name)) return (int)about[1];
+      }
+      at += 4 + size;
+    }
+  }
+  return 0;
+}
+
+// A cubin names a kernel's code .text.NAME, with its number of registers in the high byte of sh_info until CUDA 12, and
+// its own shared memory .nv.shared.NAME.
 CUresult cuModuleGetFunction(CUfunction *out, CUmodule module, const char *name) {
   const char *image = ((Module *)module)->image;
   const Elf64_Ehdr *header = (const Elf64_Ehdr *)image;
@@ -130,6 +183,7 @@ CUresult cuModuleGetFunction(CUfunction *out, CUmodule module, const char *name)
     }
     if (!strcmp(section, shared)) function->own_shared = (int)sections[i].sh_size;
   }
+  if (!function->registers) function->registers = registers_of(image, name);
   // Registers are allocated in groups of eight a thread, and threads in groups of 128.
   const int registers = (function->registers + 7) / 8 * 8;
   const int threads = registers ? REGISTERS / registers / 128 * 128 : MOST_THREADS;
@@ -151,6 +205,7 @@ CUresult cuFuncGetAttribute(int *out, CUfunction_attribute attribute, CUfunction
 
 CUresult cuFuncSetAttribute(CUfunction handle, CUfunction_attribute attribute, int value) {
   Function *function = (Function *)handle;
+  if (attribute == 17) return CUDA_ERROR_INVALID_VALUE;  // shared memory beyond the usual, which an H100 does not have
   if (attribute != CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES) return CUDA_SUCCESS;
   if (value + function->own_shared > MOST_SHARED) return CUDA_ERROR_INVALID_VALUE;
   function->more_shared = value;
@@ -172,7 +227,8 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction handle, void 
   const unsigned most_shared = function->more_shared ? function->more_shared : SHARED;
   const int grid = x >= 1 && y >= 1 && z >= 1 && x <= 2147483647u && y <= 65535 && z <= 65535;
   const int possible =
-      grid && config->sharedMemBytes <= most_shared && config->blockDimX <= (unsigned)function->most_threads;
+      grid && config->sharedMemBytes <= most_shared && config->blockDimX <= (unsigned)function->most_threads &&
+      function->registers > 0;
   log_line("launch %s grid %u %u %u block %u shared %u regs %d%s\n", function->name, x, y, z, config->blockDimX,
            config->sharedMemBytes, function->registers, possible ? "" : " BAD");
   return possible ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;

@@ -1,8 +1,10 @@
 """Run tests/gpu on a GPU that is not there, each file in a process: `make gpu-standin TORCH=DIR TRITON=DIR`.
 
     python tests/gpu/standin/run.py --torch DIR --triton DIR [--others DIR] [--jobs N] [FILE ...] [OPTION ...]
+    python tests/gpu/standin/run.py --torch DIR --triton DIR --compiled
 
-Other options go to pytest. Without files, the largest shapes are left out unless there is a `-k`.
+Other options go to pytest. Without files, the largest shapes are left out unless there is a `-k`. With --compiled each
+kind of kernel is compiled for sm_90 and launched, on a driver that checks launches and descriptors and runs nothing.
 """
 
 from __future__ import annotations
@@ -45,6 +47,7 @@ def main() -> int:
     parser.add_argument("--torch", default="", help="Folder with an unpacked wheel of PyTorch for CUDA 13.")
     parser.add_argument("--triton", default="", help="Folder with Triton, and what else is to be found before others.")
     parser.add_argument("--others", action="append", default=[], help="A folder that comes before these two.")
+    parser.add_argument("--compiled", action="store_true", help="Check launches of compiled kernels instead.")
     parser.add_argument("--jobs", type=int, default=1, help="Files to run at a time.")
     arguments, rest = parser.parse_known_args()
     if not arguments.torch or not arguments.triton:
@@ -60,6 +63,8 @@ def main() -> int:
     targets = named or [str(path.relative_to(ROOT)) for path in sorted((ROOT / "tests" / "gpu").glob("test_*.py"))]
     (BUILD / "logs").mkdir(parents=True, exist_ok=True)
     environment = _environment([*others[1:], torch, others[0]])
+    if arguments.compiled:
+        return _compiled(environment)
     with ThreadPoolExecutor(arguments.jobs) as pool:
         codes = list(pool.map(lambda target: _run(target, options, environment), targets))
     return int(any(codes))
@@ -91,6 +96,16 @@ def _environment(folders: list[Path]) -> dict[str, str]:
         "TOKENIZERS_PARALLELISM": "false",
         "HF_HUB_OFFLINE": "1",
     }
+
+
+def _compiled(environment: dict[str, str]) -> int:
+    """Launch compiled kernels on the driver that checks them, and return 1 if it refused one."""
+    log = BUILD / "logs" / "fakecuda.log"
+    log.unlink(missing_ok=True)
+    # Without assertions: what a case would compare was not computed.
+    command = [sys.executable, "-O", "-m", "standin.launches"]
+    changed = {"TRITON_INTERPRET": "0", "FAKECUDA_LOG": str(log), "TRITON_CACHE_DIR": str(BUILD / "triton")}
+    return int(subprocess.run(command, cwd=ROOT, env={**environment, **changed}, check=False).returncode != 0)
 
 
 def _run(target: str, options: list[str], environment: dict[str, str]) -> int:
