@@ -1,4 +1,4 @@
-"""What each rule for the sign of the paper's bias is worth, from the stored rows of `moi_study.py`; no model runs.
+"""What each rule for the sign of the paper's bias is worth, from the stored rows of `moi_study.py`, without a model.
 
     python studies/moi_signs.py
 

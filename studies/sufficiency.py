@@ -126,7 +126,7 @@ def chosen_emptied(data: Path, count: int, questions: int) -> dict[int, tuple[fr
 
 
 def emptied(passage: fr.Passage, answers: Sequence[str]) -> fr.Passage | None:
-    """Return a passage without the sentences that state an answer; None if little is left or the answer still is."""
+    """Return a passage without the sentences that state an answer, or None if little is left or the answer still is."""
     if not has_answer(passage, answers):
         return passage
     kept = [s for s in SENTENCE.split(passage.text) if not has_answer(fr.Passage(s), answers)]

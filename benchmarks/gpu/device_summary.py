@@ -9,7 +9,7 @@ from typing import Any
 
 
 def rows_of(path: Path) -> list[dict[str, Any]]:
-    """Return the rows of a file, without the last one if its writer was killed in it; none if there is no file."""
+    """Return the rows of a file, without one in which its writer was killed, or none if there is no file."""
     lines = path.read_text().splitlines() if path.exists() else []
     rows = []
     for number, line in enumerate(lines, 1):

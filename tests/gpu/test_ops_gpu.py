@@ -117,6 +117,9 @@ def test_w1_in_bfloat16_and_again_bit_for_bit() -> None:
 def test_another_tree_compiles_nothing() -> None:
     from fastreader.ops.tree_attention.triton_kernel import tree_attention_kernel
 
+    if not hasattr(tree_attention_kernel, "device_caches"):
+        pytest.skip("Triton's interpreter compiles nothing")
+
     def compiled() -> int:
         return sum(len(caches[0]) for caches in tree_attention_kernel.device_caches.values())
 

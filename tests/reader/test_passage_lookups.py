@@ -14,9 +14,9 @@ from torch import nn
 
 import fastreader as fr
 from fastreader.errors import InputError, NotReloadableError
+from fastreader.models.loading.weights_state import WeightsState, code_of
 from fastreader.models.passage_cache.folder import PassageFolder
 from fastreader.models.passes.key_values import KeyValues
-from fastreader.reader.weights_state import WeightsState, code_of
 
 PAIRS, ENDS = [([5, 6, 7, *[10 + i] * 12, 8], [9, 11]) for i in range(3)], [(3, 15)] * 3
 
@@ -161,7 +161,7 @@ def test_a_value_that_changed_past_its_version_is_seen_on_a_device():
     assert [weight._version for weight in weights] == versions
     changed = state.middles(weights)
     assert changed != before
-    weights[4].data = weights[4].data * 3  # other memory: the views are made anew
+    weights[4].data = weights[4].data * 3  # other memory: the views are made again
     assert state.middles(weights) not in (before, changed)
 
 

@@ -34,7 +34,7 @@ class NoiseAnswer:
         prompt_tokens: number of tokens of the prompt.
         finish_reason: see `Generation`.
         measures: further measures of the reply by name, such as a study's `order_range:READER`; `ask` adds
-            "distraction" if told to.
+            "distraction" on request.
     """
 
     text: str

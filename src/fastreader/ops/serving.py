@@ -13,7 +13,7 @@ RAN_ON_GPUS = {
     "kernels, passes, generation": "compared with float64 and transformers on an NVIDIA H200 (2026-11-27, torch 2.11)",
     "CUDA graphs": "the same device and day; FASTREADER_CUDA_GRAPHS=0 turns them off",
     "a reader from a GGUF file": "compared with the CPU there, on real questions",
-    "impl=\"flash\"": "PyTorch's FlashAttention-2 there; flash-attn never",
+    'impl="flash"': "PyTorch's FlashAttention-2 there; flash-attn never",
     "recurrences by fla-core": "never run",
     "a cache of passages, weights of 4 or 8 bits": "never run",
     "several GPUs": "never run",

@@ -21,13 +21,13 @@ from fastreader.core.tree import PrefixTree, TokenPairs, Tokens, partition
 from fastreader.data.fingerprints import digest
 from fastreader.errors import ContextOverflowError, FastreaderError, OutOfBudgetError, UnsupportedModelError
 from fastreader.models.check import code_digest
+from fastreader.models.loading.weights_state import WeightsState, code_of, parameter_state
 from fastreader.models.machine import memory
 from fastreader.models.machine.arithmetic import Arithmetic
 from fastreader.models.tree_model import TreeModel
 from fastreader.ops import extension
 from fastreader.reader.prompts.encoder import TextEncoder
 from fastreader.reader.relevance_head import RelevanceHead
-from fastreader.reader.weights_state import WeightsState, code_of, parameter_state
 
 _PAIRS, _TOKENS = kind_of(Sequence[Sequence[Any]]), kind_of(Tokens)
 

@@ -291,7 +291,7 @@ class _Server:
 
         @app.get("/metrics")
         async def metrics(request: Request) -> Response:
-            """Return counters in Prometheus' format, of passages those of the request's key."""
+            """Return counters in Prometheus' format. Passages are counted for the request's key alone."""
             text = self.metrics.text(self.caches.info(request.scope[KEY]))
             return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 

@@ -105,7 +105,7 @@ class PassageFolder:
                 expect(False, f"folder: {self.path}", f"an empty folder, or one with {MARK}", others[0])
             write_json(mark, {"format": FORMAT})
         held = read_object(mark).get("format")
-        wanted = f"{self.path} with format {FORMAT}; remove it or name another folder, and passages are read anew"
+        wanted = f"{self.path} with format {FORMAT}; remove it or name another folder, and passages are read again"
         expect(held == FORMAT, "folder", wanted, held)
 
     def after_fork(self) -> None:
@@ -159,7 +159,7 @@ class PassageFolder:
             write_stored(draft, key_values, _identity(key))
             draft.replace(file)
             self._introduce(file.parent, about)  # a prune between the two lines above may have removed it
-        except (MemoryError, torch.OutOfMemoryError) as error:  # the numbers are there, so the call goes on
+        except (MemoryError, torch.OutOfMemoryError) as error:  # the numbers are there, so the call returns them
             draft.unlink(missing_ok=True)
             log.warning("%s: no memory to write a passage (%s)", self.path, error)
             return

@@ -64,9 +64,8 @@ class KeyValues:
         self.values.append(value.contiguous())
 
     def prepare(self, upload: Upload) -> None:
-        """Let an upload bring to its device what `add_layer` needs there."""
-        if self.rows is not None:
-            self._stored.prepare(upload)
+        """Let an upload bring `rows` to its device, where `add_layer` needs them."""
+        self._stored.prepare(upload)
 
     @cached_property
     def _stored(self) -> Indices:

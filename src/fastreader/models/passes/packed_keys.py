@@ -218,9 +218,10 @@ class TreeKeys:
         self._tree, self._device = tree, device
         self._reuse = reuse
         self._key_values = key_values
-        for needed in (reuse, key_values):
-            if needed is not None and tables is not None:
-                needed.prepare(tables.upload)
+        if tables is not None and reuse is not None:
+            reuse.prepare(tables.upload)
+        if tables is not None and key_values is not None and key_values.rows is not None:
+            key_values.prepare(tables.upload)
 
     @cached_property
     def states(self) -> PathStates:

@@ -140,7 +140,7 @@ def rerank(
         name = RELEVANCE if getattr(opened, "is_reranker", False) else LIKELIHOOD
     _check_settings(name, settings)
     alone = cache is None or name not in (RELEVANCE, YES_NO)
-    expect(alone, "cache", f"None, since {name!r} reads the passage after the question, each time anew", cache)
+    expect(alone, "cache", f"None, since {name!r} reads the passage after the question", cache)
     instructed = instruction is None or name in (RELEVANCE, YES_NO)
     expect(instructed, "instruction", f"None, since {name!r} has a template instead", instruction)
     shared: dict[str, Any] = {"template": as_template(template), "max_batch_tokens": max_batch_tokens}

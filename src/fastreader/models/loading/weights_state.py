@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from fastreader.data.fingerprints import digest, file_digest
 
+_QUANTISED = "__tensor_flatten__"  # an attribute of parameters of quantised kinds
 _KNOWN_CODE = ("torch", "transformers", "fastreader")  # whose versions or files count by themselves
 
 
@@ -27,7 +28,7 @@ class WeightsState:
     def of(self, parameters: Iterable[nn.Parameter]) -> list[Any]:
         """Return the state of parameters, which equals an earlier one unless one was changed."""
         every = list(parameters)
-        away = [p for p in every if p.device.type not in ("cpu", "meta") and not _quantised(p) and p.numel()]
+        away = [p for p in every if p.device.type not in ("cpu", "meta") and not hasattr(p, _QUANTISED) and p.numel()]
         return [*map(parameter_state, every), *self.middles(away)]
 
     def middles(self, parameters: list[nn.Parameter]) -> list[list[float]]:
@@ -36,22 +37,28 @@ class WeightsState:
         if places != self._places:
             groups: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
             for parameter in parameters:
-                groups.setdefault((parameter.device, parameter.dtype), []).append(_middle(parameter))
+                middle = parameter.detach()[tuple(size // 2 for size in parameter.shape)]
+                groups.setdefault((parameter.device, parameter.dtype), []).append(middle)
             self._places, self._views = places, list(groups.values())
         return [torch.stack(views).tolist() for views in self._views]
 
 
 def parameter_state(parameter: nn.Parameter) -> tuple[Any, ...]:
-    """Return what a change of a parameter changes; of one on the CPU also one value."""
+    """Return what a change of a parameter changes, and on the CPU also one of its values."""
     version = -1 if parameter.is_inference() else parameter._version
-    if _quantised(parameter):  # it has no memory address
+    if hasattr(parameter, _QUANTISED):  # it has no memory address
         return version, id(parameter)
-    middle = _middle(parameter).item() if parameter.device.type == "cpu" and parameter.numel() else None
+    middle: Any = None
+    if parameter.device.type == "cpu" and parameter.numel() > 0:
+        middle = parameter.detach()
+        while middle.dim():  # row by row: another view of a quantised matrix would unpack all of it
+            middle = middle[len(middle) // 2]
+        middle = middle.item()
     return version, parameter.data_ptr(), middle
 
 
 def code_of(model: nn.Module) -> str:
-    """Return a digest of the files that define a model's classes, but those of PyTorch and transformers.
+    """Return a digest of the files that define a model's classes, without PyTorch's and transformers' files.
 
     It is empty for a model of transformers' own, and covers the code that comes with a model (`trust_remote_code`).
     """
@@ -61,14 +68,3 @@ def code_of(model: nn.Module) -> str:
     return (
         digest([(name, file and file_digest(file)) for name, file in zip(own, files, strict=True)], 32) if own else ""
     )
-
-
-def _quantised(parameter: nn.Parameter) -> bool:
-    return hasattr(parameter, "__tensor_flatten__")
-
-
-def _middle(parameter: nn.Parameter) -> Tensor:
-    middle = parameter.detach()
-    while middle.dim():  # row by row: another view of a quantised matrix would unpack all of it
-        middle = middle[len(middle) // 2]
-    return middle
