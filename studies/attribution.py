@@ -4,7 +4,7 @@ Development questions with the gold passage among the best of BM25, all subsets 
 measure ranks the passages; the table shows in how many questions the gold passage comes first, compared with query
 likelihood, which does not know the answer. A stopped run resumes with the same command.
 
-    python studies/attribution.py questions.dev.jsonl.gz --model smollm2-135m --questions 200 --output rows.jsonl
+    python studies/attribution.py questions.dev.jsonl.gz --model smollm2-135m --questions 300 --output rows.jsonl
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def main() -> None:
     parser = make_parser(__doc__)
     parser.add_argument("data", type=Path, help="questions whose passages say which is gold")
     parser.add_argument("--model", default="smollm2-135m")
-    parser.add_argument("--questions", type=int, default=200)
+    parser.add_argument("--questions", type=int, default=300)
     parser.add_argument("--passages", type=int, default=5)
     parser.add_argument("--output", type=Path, required=True)
     arguments = parser.parse_args()
