@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from fastreader.reader.reader import Reader
     from fastreader.reader.remote.server_reader import ServerReader
     from fastreader.scoring.api import permutation_cost, score_permutations
-    from fastreader.scoring.known_passages import cache_passages
+    from fastreader.scoring.known_passages import PassagesCost, cache_passages, passages_cost
     from fastreader.scoring.labels import Classified, classify
     from fastreader.scoring.results import PermutationScores
     from fastreader.scoring.sensitivity import sensitivity
@@ -51,6 +51,7 @@ _HOME = {
     "Loglikelihood": "core.protocol",
     "Passage": "data",
     "PassageCache": "models.passage_cache.cache",
+    "PassagesCost": "scoring.known_passages",
     "PermutationScores": "scoring.results",
     "PrefixTree": "core.tree",
     "Reader": "reader.reader",
@@ -73,6 +74,7 @@ _HOME = {
     "conflicts": "passages.conflicts.find",
     "fuse": "passages.fuse",
     "load_examples": "data",
+    "passages_cost": "scoring.known_passages",
     "permutation_cost": "scoring.api",
     "rerank": "passages.ranking.rerank",
     "save_examples": "data",
@@ -95,6 +97,7 @@ __all__ = [
     "Loglikelihood",
     "Passage",
     "PassageCache",
+    "PassagesCost",
     "PermutationScores",
     "PrefixTree",
     "Reader",
@@ -120,6 +123,7 @@ __all__ = [
     "load_examples",
     "moi",
     "noise",
+    "passages_cost",
     "permutation_cost",
     "permutations",
     "rerank",

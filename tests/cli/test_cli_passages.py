@@ -48,6 +48,35 @@ def test_a_server_knows_what_was_built_and_prune_keeps_it(built, model, tmp_path
     assert "removed 8 files" in run("passages", "prune", store, "--max-gb", "0").stderr
 
 
+@pytest.mark.parametrize("command", ["rerank", "conflicts", "attribute"])
+def test_commands_use_a_folder_and_add_to_it(built, model, tmp_path, command):
+    """With the same answer as without one."""
+    store, one = shutil.copytree(built / "kept", tmp_path / "kept"), tmp_path / "new"
+    more = {"rerank": [], "conflicts": ["-c", "the Nile", "-c", "the Seine"], "attribute": ["-a", "the Nile"]}[command]
+    asked = [command, "-q", "Which river is in Cairo?", "-m", model, "--format", "json", *more]
+    asked += [part for text in TEXTS for part in ("-p", text)]
+    plain, known, read = (
+        json.loads(run(*asked, *more).stdout) for more in ((), ("--passage-folder", store), ("--passage-folder", one))
+    )
+    for found in (known, read):
+        assert list(numbers(found)) == pytest.approx(list(numbers(plain)), abs=0.05)
+    files = [sorted(file.name for file in folder.rglob("*.safetensors")) for folder in (built, store, one)]
+    assert files[0] == files[1] == files[2]
+
+
+def numbers(value):
+    """Yield the numbers of a JSON value, without counts of tokens and times."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            if key != "seconds" and "tokens" not in key:
+                yield from numbers(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from numbers(item)
+    elif isinstance(value, (int, float)):
+        yield float(value)
+
+
 def test_a_corpus_that_does_not_fit(built, model, tmp_path):
     """The rest is known to a later process, since the header stays."""
     corpus, store = tmp_path / "corpus.jsonl", tmp_path / "kept"

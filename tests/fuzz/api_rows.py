@@ -336,6 +336,12 @@ ROWS: dict[str, Row] = {
         "max_batch_tokens": 50,
         "progress": False,
     },
+    "passages_cost": lambda w: {
+        "reader": w.reader,
+        "passages": ["A b.", "C d."],
+        "cache": fr.PassageCache(),
+        "template": fr.Template(),
+    },
     "Template": lambda w: fields_of(fr.Template()),
     "Template.from_dict": lambda w: {"values": {"separator": " "}},
     "Template.load": lambda w: {"path": w.path("template.json")},

@@ -23,7 +23,7 @@ from fastreader.errors import InputError, NotReloadableError
 from fastreader.models.passage_cache import folder as folders
 from fastreader.models.passage_cache.folder import PassageFolder
 from fastreader.models.passage_cache.rounded import RoundedKeyValues
-from fastreader.models.passes.key_values import KeyValues
+from fastreader.models.passes.key_values import Indices, KeyValues
 
 
 @pytest.fixture(scope="module")
@@ -266,7 +266,7 @@ def test_rounding():
     for got, want in zip(rounded.take(0, slice(1, 6)), exact.take(0, slice(1, 6)), strict=True):
         step = want.abs().amax(-1, keepdim=True).double() / 127
         assert ((got.double() - want.double()).abs() <= 0.5001 * step + want.abs() * torch.finfo(want.dtype).eps).all()
-    assert torch.equal(rounded.take(0, np.array([3]))[1][0, 1], torch.zeros(8))
+    assert torch.equal(rounded.take(0, Indices(np.array([3])))[1][0, 1], torch.zeros(8))
 
 
 def test_a_reader_with_a_folder_pickles(tmp_path, model):

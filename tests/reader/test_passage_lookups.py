@@ -77,6 +77,23 @@ def test_costs_read_no_file_and_move_nothing(family, tmp_path):
             assert cost.cached_tokens > 0
 
 
+@pytest.mark.parametrize("family", ["Llama", "Gemma2, window, caps", "jamba", "mamba2"])
+@pytest.mark.parametrize("stored", ["exact", "int8"])
+def test_what_passages_take_is_known_beforehand(family, stored):
+    reader, cache = exact(family), fr.PassageCache(stored=stored)
+    texts = [*TEXTS, TEXTS[0], ""]
+    before = fr.passages_cost(reader, iter(texts), cache)
+    assert (before.known, before.new, before.left_out) == (0, 3, 1)
+    assert fr.cache_passages(reader, texts, cache) == 1
+    assert cache.info().nbytes == before.nbytes
+    after = fr.passages_cost(reader, [*TEXTS, "Another one."], cache)
+    assert (after.known, after.new, after.left_out) == (3, 1, 0) and 0 < after.tokens < before.tokens
+    assert after.to_dict()["token_bytes"] == before.token_bytes
+    held = cache.info().nbytes
+    fr.cache_passages(reader, ["Another one."], cache)
+    assert cache.info().nbytes - held == after.nbytes
+
+
 class Lazy(Sequence):
     """Pairs that are made each time they are asked for."""
 

@@ -24,7 +24,7 @@ def attribute(
     seed: options.SeedOption = 0,
     format: options.FormatOption = None,
     prompt: options.PromptArguments,
-    reader: options.ReaderArguments,
+    reader: options.KeepingReaderArguments,
 ) -> None:
     """Measure how much each passage contributes to an answer.
 
@@ -42,6 +42,7 @@ def attribute(
     examples = questions.read(None, skip.on_error)
     loaded = reader.load()
     how: dict[str, Any] = {"way": way, "orders": orders, "seed": seed, "template": prompt.texts()}
+    how["cache"] = reader.passage_cache()
     with Writer((format or options.Format.table).value, attribution_table, Attribution.to_dict) as writer:
         for example in examples:
             try:

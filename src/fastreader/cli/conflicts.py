@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -24,7 +24,7 @@ def conflicts(
     ] = None,
     format: options.FormatOption = None,
     prompt: options.PromptArguments,
-    reader: options.ReaderArguments,
+    reader: options.KeepingReaderArguments,
 ) -> None:
     """Find passages that contradict each other, and the odd one among them.
 
@@ -47,14 +47,13 @@ def conflicts(
     aliases = _aliases(alias or [])
     skip = Skipped(questions.skip_errors)
     examples = questions.read(candidate, skip.on_error)
-    loaded, prompts = reader.load(), prompt.texts()
+    loaded = reader.load()
+    how: dict[str, Any] = {"aliases": aliases, "template": prompt.texts(), "cache": reader.passage_cache()}
     with Writer((format or options.Format.table).value, conflicts_table, Conflicts.to_dict) as writer:
         for example in examples:
             given = replace(example, candidates=candidate) if candidate else example
             try:
-                result = found_in(
-                    loaded, given, aliases=aliases, template=prompts, max_batch_tokens=prompt.max_batch_tokens
-                )
+                result = found_in(loaded, given, **how, max_batch_tokens=prompt.max_batch_tokens)
             except (InputError, ContextOverflowError) as error:
                 skip.fail(example, error)
                 continue

@@ -26,6 +26,7 @@ from fastreader.data.types import PlacedExample
 
 if TYPE_CHECKING:
     from fastreader.integrations.ray import ActorPool
+    from fastreader.models.passage_cache.cache import PassageCache
     from fastreader.reader.prompts.template import Template
     from fastreader.reader.reader import Reader
     from fastreader.study.dry_reader import DryReader
@@ -185,6 +186,27 @@ class ReaderArguments:
     def settings(self) -> dict[str, str]:
         """Return the settings that identify the model and its adapter, without loading them."""
         return model_settings(self.model, self.dtype, self.precision, self.adapter)
+
+
+@dataclass(frozen=True)
+class KeepingReaderArguments(ReaderArguments):
+    """Name a reader that keeps what it reads of passages, and say how it is loaded."""
+
+    passage_folder: Annotated[
+        Path | None,
+        typer.Option(
+            help="Keep keys and values of passages as files here, and use what is there; see fastreader passages.",
+            show_default=False,
+        ),
+    ] = None
+
+    def passage_cache(self) -> PassageCache | None:
+        """Return the cache of the folder, or None without one."""
+        if self.passage_folder is None:
+            return None
+        from fastreader.models.passage_cache.cache import PassageCache
+
+        return PassageCache(folder=self.passage_folder)
 
 
 @dataclass(frozen=True)

@@ -55,7 +55,7 @@ def rerank(
     seed: options.SeedOption = 0,
     prompt: options.PromptArguments,
     output: options.RankOutputArguments,
-    reader: options.ReaderArguments,
+    reader: options.KeepingReaderArguments,
     actors: options.RayArguments,
 ) -> None:
     """Order passages by their relevance to the question.
@@ -74,6 +74,8 @@ def rerank(
       fastreader rerank questions.jsonl --method yes_no --instruction "Find the passage that names a date."
 
       fastreader rerank questions.jsonl.gz --format trec > run.trec
+
+      fastreader rerank questions.jsonl --passage-folder passages
 
       fastreader rerank questions.jsonl -o ranked.jsonl --ray auto --ray-actors 8 --ray-gpus 1
     """
@@ -100,7 +102,7 @@ def rerank(
         # Actors load their own; this process only one whose calibrations it looks for.
         loaded = reader.load() if pool is None or searches else None
         call: dict[str, Any] = {**settings, "bias": calibration, "template": prompts, "on_error": skip.on_error}
-        call["max_batch_tokens"] = prompt.max_batch_tokens
+        call |= {"max_batch_tokens": prompt.max_batch_tokens, "cache": reader.passage_cache()}
         if output.output is not None:
             recorded = {**settings, "template": prompts.to_dict(), **reader.settings()}
             recorded["bias"] = calibration.to_dict() if placed and calibration is not None else None

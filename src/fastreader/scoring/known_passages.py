@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
 
 from fastreader.core.checked import checked
 from fastreader.core.checks import expect
@@ -11,6 +14,9 @@ from fastreader.core.progress import track
 from fastreader.core.protocol import ScoringReader, SequenceScores
 from fastreader.core.tree import PrefixTree, TokenPairs, TreeStats
 from fastreader.data.documents import as_passage
+from fastreader.models.machine import memory
+from fastreader.models.passage_cache.folder import HEADER, PrefixKey
+from fastreader.models.passage_cache.known import KEPT_STATES
 from fastreader.reader.prompts.pieces import encode
 from fastreader.reader.prompts.template import as_template
 
@@ -84,6 +90,7 @@ def cache_passages(
         fr.cache_passages(reader, fr.data.iter_passages("corpus.jsonl"), cache)
 
     Passages that the cache has are not read again, so that a run that was stopped continues where it ended.
+    `passages_cost` says beforehand what it takes.
 
     Args:
         reader: reads them.
@@ -99,31 +106,108 @@ def cache_passages(
     Raises:
         InputError: if a passage has no text field, the template puts the question first, or an argument is invalid.
     """
-    prompt = as_template(template)
-    cached, limit = reader.with_cache(cache), reader.max_length
-    budget = max_batch_tokens or reader.budget()
-    pairs: list[tuple[list[int], list[int]]] = []
-    ends: list[tuple[int, ...]] = []
-    left_out = size = 0
+    cached, left_out = reader.with_cache(cache), 0
     total = len(passages) if isinstance(passages, Sequence) else None
     with track("reading", total, "passages", progress) as advance:
-        for index, given in enumerate(passages):
-            passage = as_passage(given, name=f"passages[{index}]")
-            pieces = encode(reader.encoder, prompt, "?", [passage], [])
-            expect(pieces.question_at is None, "template", "one with the question after the passages", template)
-            body = pieces.body([0])
-            if not passage.text.strip() or (limit is not None and len(pieces.head) + len(body) > limit):
-                left_out += 1
-                advance(1)
-                continue
-            if pairs and size + len(body) > budget:
-                cached.score(pairs, ends=ends, max_batch_tokens=max_batch_tokens)
-                advance(len(pairs))
-                pairs, ends, size = [], [], 0
-            pairs.append((pieces.head + body, []))
-            ends.append(pieces.ends(len(body)))
-            size += len(body)
-        if pairs:
-            cached.score(pairs, ends=ends, max_batch_tokens=max_batch_tokens)
-            advance(len(pairs))
+        for call in _calls(reader, passages, template, max_batch_tokens or reader.budget()):
+            if call.pairs:
+                cached.score(call.pairs, ends=call.ends, max_batch_tokens=max_batch_tokens)
+            left_out += call.left_out
+            advance(len(call.pairs) + call.left_out)
     return left_out
+
+
+@dataclass(frozen=True)
+class PassagesCost:
+    """What `cache_passages` would take, of different passages.
+
+    Attributes:
+        known: passages that the cache has.
+        new: passages that would be read.
+        left_out: passages that are longer than the model's context or have no text.
+        tokens: tokens that would be computed, headers included.
+        nbytes: memory, and size of the files, of the new passages and headers, in bytes, without limits.
+        token_bytes: of a token's keys and values.
+        state_bytes: of the states of recurrent layers after one token, of which a passage keeps two.
+    """
+
+    known: int
+    new: int
+    left_out: int
+    tokens: int
+    nbytes: int
+    token_bytes: int
+    state_bytes: int
+
+    def to_dict(self) -> dict[str, int]:
+        """Return everything as JSON values."""
+        return asdict(self)
+
+
+@checked
+def passages_cost(
+    reader: Reader, passages: Iterable[Any], cache: PassageCache, *, template: Template | None = None
+) -> PassagesCost:
+    """Return what `cache_passages`, or a first question about these passages, takes, without running the model.
+
+    Args:
+        reader, passages, cache, template: see `cache_passages`. No file of the cache is read.
+
+    Raises:
+        InputError: as `cache_passages`.
+    """
+    cached, left_out, entries = reader.with_cache(cache), 0, cache.entries
+    tokens: dict[PrefixKey, int] = {}
+    for call in _calls(reader, passages, template, _COUNTED):
+        left_out += call.left_out
+        tokens |= cached.parts(call.pairs, call.ends)
+    new = {key: count for key, count in tokens.items() if not entries.holds(key)}
+    model = cached.local_model.model
+    token_bytes = model.key_value_bytes
+    if entries.rounded:
+        token_bytes = memory.key_value_bytes(model.config, torch.int8, scale=torch.float32.itemsize)
+    of_passages = [key for key in tokens if not key[1].startswith(HEADER)]
+    states = sum(min(KEPT_STATES, count) for count in new.values()) * model.state_bytes
+    return PassagesCost(
+        known=sum(key not in new for key in of_passages),
+        new=sum(key in new for key in of_passages),
+        left_out=left_out,
+        tokens=sum(new.values()),
+        nbytes=sum(new.values()) * token_bytes + states,
+        token_bytes=token_bytes,
+        state_bytes=model.state_bytes,
+    )
+
+
+_COUNTED = 1 << 16  # tokens that are counted at a time
+
+
+@dataclass
+class _Call:
+    """Prompts that end after a passage, and the number of passages before them that cannot be read."""
+
+    pairs: list[tuple[list[int], list[int]]] = field(default_factory=list)
+    ends: list[tuple[int, ...]] = field(default_factory=list)
+    left_out: int = 0
+    size: int = 0
+
+
+def _calls(reader: Reader, passages: Iterable[Any], template: Template | None, budget: int) -> Iterator[_Call]:
+    """Yield prompts with at most `budget` tokens of passages, or one longer passage, as the passages come."""
+    prompt, call = as_template(template), _Call()
+    for index, given in enumerate(passages):
+        passage = as_passage(given, name=f"passages[{index}]")
+        pieces = encode(reader.encoder, prompt, "?", [passage], [])
+        expect(pieces.question_at is None, "template", "one with the question after the passages", template)
+        body = pieces.body([0])
+        long = reader.max_length is not None and len(pieces.head) + len(body) > reader.max_length
+        if not passage.text.strip() or long:
+            call.left_out += 1
+            continue
+        if call.pairs and call.size + len(body) > budget:
+            yield call
+            call = _Call()
+        call.pairs.append((pieces.head + body, []))
+        call.ends.append(pieces.ends(len(body)))
+        call.size += len(body)
+    yield call

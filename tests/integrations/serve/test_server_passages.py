@@ -338,7 +338,7 @@ def test_a_reader_that_cannot_have_a_cache_serves_as_before(tiny_reader):
             create_app(session, ServerSettings(passage_cache_bytes=5))
 
 
-def test_a_tenth_of_free_memory_by_default_and_the_figure_is_logged(tiny_reader, caplog):
+def test_a_tenth_of_free_memory_by_default_and_the_figure_is_logged(tiny_reader, tmp_path, caplog):
     caplog.set_level(logging.INFO, "fastreader")
     free = free_bytes(tiny_reader.local_model.model.device)
     most = PassageCaches(tiny_reader, ServerSettings()).info(0).max_bytes
@@ -346,6 +346,12 @@ def test_a_tenth_of_free_memory_by_default_and_the_figure_is_logged(tiny_reader,
     assert f"keeps up to {most / 1e6:,.0f} MB of keys and values of passages" in caplog.text
     PassageCaches(tiny_reader, ServerSettings(keys=("a", "b"), passage_cache_bytes=64_000_000))
     assert "keeps up to 64 MB of keys and values of passages, 32 MB for each of 2 API keys" in caplog.text
+    for stored, held in (("exact", 2), ("int8", 0)):
+        kept = tiny_reader.with_cache(fr.PassageCache(folder=tmp_path / "kept"))
+        kept.score([([5, 6, 7, 8, 9], [10])], ends=[(1, 4)])
+        settings = ServerSettings(passage_folder=str(tmp_path / "kept"), passage_stored=stored)
+        PassageCaches(tiny_reader, settings)
+        assert f"{tmp_path / 'kept'}, which has {held} passages and headers of this reader" in caplog.text
     PassageCaches(tiny_reader, ServerSettings(passage_cache_bytes=0))
     assert "no keys and values of passages are kept" in caplog.text
     with pytest.raises(InputError, match="passage_cache_bytes: expected an integer of at least 0"):

@@ -60,7 +60,10 @@ class PassageCaches:
         caches = [PassageCache(share, each, max_folder_bytes=of_files, stored=stored) for each in folders]
         self.readers = list(map(reader.with_cache, caches))
         if folder is not None:
-            log.info("keeps up to %s MB of them as files in %s", f"{of_files * count / 1e6:,.0f}", folder)
+            held = f"{sum(map(_held, self.readers)):,} passages and headers of this reader"
+            log.info(
+                "keeps up to %s MB of them as files in %s, which has %s", f"{of_files * count / 1e6:,.0f}", folder, held
+            )
         each = f", {share / 1e6:,.0f} MB for each of {count} API keys" if count > 1 else ""
         log.info("keeps up to %s MB of keys and values of passages%s", f"{most / 1e6:,.0f}", each)
 
@@ -72,3 +75,10 @@ class PassageCaches:
         """Return what the cache of a key holds, by the key's number, and zeros without caches."""
         own = self.of(key)
         return CacheInfo(**dict.fromkeys(CacheInfo.__annotations__, 0)) if own is None else own.passage_cache.info()
+
+
+def _held(reader: PassageReader) -> int:
+    """Return the number of files that a reader's cache may find."""
+    fingerprint, entries = reader.local_model.fingerprint(), reader.passage_cache.entries
+    assert entries.folder is not None
+    return sum(each.entries for each in entries.folder.readers() if each.fingerprint == entries.of_reader(fingerprint))

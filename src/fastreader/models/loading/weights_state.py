@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from fastreader.data.fingerprints import digest, file_digest
+from fastreader.models.rewriting import surgery
 
 _QUANTISED = "__tensor_flatten__"  # an attribute of parameters of quantised kinds
 _KNOWN_CODE = ("torch", "transformers", "fastreader")  # whose versions or files count by themselves
@@ -45,7 +46,7 @@ class WeightsState:
 
 def parameter_state(parameter: nn.Parameter) -> tuple[Any, ...]:
     """Return what a change of a parameter changes, and on the CPU also one of its values."""
-    version = -1 if parameter.is_inference() else parameter._version
+    version = surgery.version_of(parameter)
     if hasattr(parameter, _QUANTISED):  # it has no memory address
         return version, id(parameter)
     middle: Any = None

@@ -230,15 +230,16 @@ def pass_overhead(config: Any, dtype: torch.dtype, device: torch.device, forward
     return Overhead(_LOGITS * size + converted, rows, row_bytes)
 
 
-def key_value_bytes(config: Any, dtype: torch.dtype) -> int:
+def key_value_bytes(config: Any, dtype: torch.dtype, scale: int = 0) -> int:
     """Return the memory of one token's keys and values in all layers, in bytes.
 
     Args:
         dtype: type they are cached in.
+        scale: bytes of a scale for each key head, of keys and of values.
     """
     without = layers_without_attention(config)
     shapes = [_head_shape(layer) for place, layer in enumerate(layer_configs(config)) if place not in without]
-    return sum(2 * key_heads * head_size * dtype.itemsize for _, key_heads, head_size in shapes)
+    return sum(2 * key_heads * (head_size * dtype.itemsize + scale) for _, key_heads, head_size in shapes)
 
 
 def _head_shape(config: Any) -> tuple[int, int, int]:

@@ -122,9 +122,13 @@ class PassageEntries:
         self._held[key] = key_values
         self.nbytes += size
 
+    def of_reader(self, fingerprint: str) -> str:
+        """Return what the folder calls a reader, whose rounded values are another reader's."""
+        return f"{fingerprint}-int8" if self.rounded else fingerprint
+
     def _named(self, key: PrefixKey) -> PrefixKey:
-        """Return the key in the folder, where rounded values are another reader's."""
-        return (f"{key[0]}-int8", key[1]) if self.rounded else key
+        """Return the key in the folder."""
+        return self.of_reader(key[0]), key[1]
 
     def count(self, hits: int, misses: int) -> None:
         """Add to the counts of passages that were found, and that were read."""

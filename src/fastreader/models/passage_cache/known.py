@@ -17,6 +17,8 @@ from fastreader.models.passes.key_values import KeyValues, Reuse
 from fastreader.models.passes.prefix_cache import PrefixCache
 from fastreader.models.passes.recurrent_states import RecurrentStates
 
+KEPT_STATES = 2
+"""States that a part keeps: after its last token, and the one before, since a last token may be computed again."""
 Ends = Sequence[Sequence[int]]
 """For each sequence, the numbers of tokens after which its header ends, and its first passage; either may lack."""
 
@@ -79,20 +81,20 @@ class KnownPassages:
     @property
     def keeps(self) -> bool:
         """Whether a pass would add something, whose keys and values need memory until its end."""
-        return not all(map(self._known.holds, self._keys()))
+        return not all(map(self._known.holds, self.tokens()))
 
     @property
     def loads(self) -> bool:
         """Whether files are copied to a device, where a pass holds all that it starts from."""
-        return not self._on_cpu and any(map(self._known.only_in_files, self._keys()))
+        return not self._on_cpu and any(map(self._known.only_in_files, self.tokens()))
 
-    def _keys(self) -> set[PrefixKey]:
-        """Return the keys of all parts of the call."""
-        keys: set[PrefixKey] = set()
+    def tokens(self) -> dict[PrefixKey, int]:
+        """Return the number of tokens of each header and passage of the call, by their keys."""
+        found: dict[PrefixKey, int] = {}
         for sequence, (context, continuation) in enumerate(self._sequences):
             regime = self._regimes.of(len(context) + max(len(continuation) - 1, 0))
-            keys.update(part.key for part in self._parts(sequence, regime))
-        return keys
+            found |= {part.key: len(part.tokens) for part in self._parts(sequence, regime)}
+        return found
 
     def lookup(self, tree: PrefixTree) -> Reuse | None:
         """Return the cached tokens of a tree whose sequences share one regime, or None if no token is cached."""
@@ -115,8 +117,8 @@ class KnownPassages:
         if not self._known.holds(part.key):
             return None
         count = len(part.tokens)
-        # After the last two tokens, as `new_key_values` keeps them.
-        states = RecurrentStates(np.arange(max(0, count - 2), count)) if self._recurrent else None
+        # Where `new_key_values` keeps them.
+        states = RecurrentStates(np.arange(max(0, count - KEPT_STATES), count)) if self._recurrent else None
         return KeyValues(tokens=count, states=states)
 
     def _find(
@@ -155,7 +157,7 @@ class KnownPassages:
             return KeyValues(rows=rows)
         # A question may begin right after the passage; its first token is then predicted by the passage's last one,
         # which is computed again, from the state before it.
-        last = np.unique(np.concatenate([indices[-2:] for _, indices in self._missing]))
+        last = np.unique(np.concatenate([indices[-KEPT_STATES:] for _, indices in self._missing]))
         last = last if reuse is None else np.intersect1d(last, reuse.computed)
         return KeyValues(states=RecurrentStates(last), rows=rows)
 

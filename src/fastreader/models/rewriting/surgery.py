@@ -41,6 +41,11 @@ def parameters_of(module: nn.Module) -> dict[str, Any]:
     return module._parameters
 
 
+def version_of(tensor: Tensor) -> int:
+    """Return the number of times that a tensor was changed in place, or -1 if it does not count them."""
+    return -1 if tensor.is_inference() else tensor._version
+
+
 def saved_tensors(model: nn.Module) -> Iterator[Tensor]:
     """Yield the tensors that a model saves, module by module, without a change to the model.
 

@@ -10,6 +10,7 @@ from fastreader.core.checks import expect
 from fastreader.core.protocol import SequenceScores, TextOrTokens
 from fastreader.core.tree import PrefixTree, TokenPairs, TreeStats
 from fastreader.models.passage_cache.cache import PassageCache
+from fastreader.models.passage_cache.folder import PrefixKey
 from fastreader.models.passage_cache.known import KnownPassages
 from fastreader.reader.base import ReaderBase
 from fastreader.reader.session.session import Session, open_session
@@ -99,6 +100,10 @@ class PassageReader(ReaderBase):
         """
         known = self._known(sequences, ends)
         return [known.stats(tree) for tree in trees]
+
+    def parts(self, sequences: TokenPairs, ends: Sequence[Sequence[int]]) -> dict[PrefixKey, int]:
+        """Return the number of tokens of each header and passage, by what a cache knows them by, see `score`."""
+        return self._known(sequences, ends).tokens()
 
     def _known(self, sequences: TokenPairs, ends: Sequence[Sequence[int]]) -> KnownPassages:
         model = self.local_model.model
