@@ -194,6 +194,10 @@ def test_the_code_of_a_model_belongs_to_it(tmp_path, monkeypatch):
         found.append(code_of(nn.Sequential(importlib.import_module("its_own_modelling").Own(2, 2))))
     assert found[0] != found[1] and all(found)
     assert code_of(tiny_llama()) == ""
+    monkeypatch.setattr(
+        sys.modules["its_own_modelling"], "__file__", str(tmp_path / "archive.zip/its_own_modelling.py")
+    )
+    assert code_of(sys.modules["its_own_modelling"].Own(2, 2)) not in ("", *found)
 
 
 def test_a_cache_is_refused_where_nothing_is_kept(reader):

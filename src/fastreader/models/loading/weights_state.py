@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -65,7 +66,9 @@ def code_of(model: nn.Module) -> str:
     """
     names = {type(module).__module__ for module in model.modules()}
     own = sorted(name for name in names if name.partition(".")[0] not in _KNOWN_CODE)
+    if not own:
+        return ""
     files = [getattr(sys.modules.get(name), "__file__", None) for name in own]
-    return (
-        digest([(name, file and file_digest(file)) for name, file in zip(own, files, strict=True)], 32) if own else ""
-    )
+    # A module of an archive or of a prompt has no file, and counts by its name.
+    found = [file_digest(file) if file and Path(file).is_file() else None for file in files]
+    return digest(list(zip(own, found, strict=True)), 32)
