@@ -139,7 +139,8 @@ fuzz: $(VENV)/.developing
 	$(BIN)/python $(INSTALL) --no-build-isolation -e '.[fuzz]'
 	FASTREADER_FUZZ=1 FASTREADER_FUZZ_CALLS=15000 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal --timeout 1700 --long \
 		-m "not faults" tests/fuzz tests/models tests/reader/test_determinism.py tests/reader/test_writing.py \
-		tests/reader/test_passage_cache.py tests/reader/test_passage_folder.py tests/passages/ranking/test_relevance.py tests/data/test_formats.py \
+		tests/reader/test_passage_cache.py tests/reader/test_passage_folder.py tests/reader/test_server_reader_replies.py \
+		tests/passages/ranking/test_relevance.py tests/data/test_formats.py \
 		tests/security/test_hostile_chat_templates.py tests/integrations/serve/test_server_memory.py \
 		tests/study/test_paper_recipes.py tests/ops/test_suites.py \
 		tests/passages/conflicts/test_conflicts_content.py

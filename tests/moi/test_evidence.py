@@ -95,6 +95,7 @@ def test_the_hidden_reader_has_no_calibration_and_keeps_the_retrievers_order_unt
     assert find(evidence.hidden(about), fr.Template().digest(), 3) is None
 
 
+@pytest.mark.long
 def test_the_report_names_the_primary_contrast_and_what_was_not_run(folder):
     text = (folder / "report.md").read_text()
     assert "arrange-bm25 less retriever" in text and "## smollm2-135m, N = 3, shipped calibration: 2 questions" in text

@@ -74,7 +74,7 @@ def test_equal_requests_are_sent_once_and_neighbours_in_turn(remote, engine, kin
 def test_next_tokens_of_a_context_share_a_request_where_the_engine_allows(remote, engine, tiny_reader, kind):
     context = tiny_reader.prompt(["Is it long? "])
     (text,) = tiny_reader.generate([context], max_new_tokens=1)[0]
-    labels = [*range(5, 150), *text.token_ids]
+    labels = [*range(5, 150 if kind == "vllm" else 30), *text.token_ids]
     pairs = [(context, [label]) for label in labels] + [(context[:-1], [7]), (context, [5, 6])]
     ours, theirs = remote.loglikelihood(pairs), tiny_reader.loglikelihood(pairs)
     assert [o.logprob for o in ours] == pytest.approx([t.logprob for t in theirs], abs=1e-5)

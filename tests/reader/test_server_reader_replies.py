@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
-from helpers.support import byte_tokenizer
+from helpers.support import LONG_FORMS, byte_tokenizer
 
 import fastreader as fr
 from fastreader.errors import EngineError, FastreaderError, InputError
@@ -20,6 +20,7 @@ from fastreader.reader.remote import server_reader
 
 httpx = pytest.importorskip("httpx", reason="needs the extra engines")
 MODELS = {"data": [{"id": "m", "max_model_len": 512, "meta": {"n_ctx_train": 512}}]}
+MUTANTS = 400 if LONG_FORMS else 100
 CONTEXT, CONTINUATION = [65, 66, 67], [68, 69]
 TOKENS = CONTEXT + CONTINUATION
 ROWS = [[None, 65, "A"], *([-1.0 - i, token, None] for i, token in enumerate(TOKENS[1:]))]
@@ -140,7 +141,7 @@ def test_the_replies_before_mutation_are_read():
 
 @pytest.mark.parametrize("engine", SCORES)
 def test_mutated_scores_are_numbers_or_errors_of_ours(engine):
-    for body in mutants(SCORES[engine], 300, seed=1):
+    for body in mutants(SCORES[engine], MUTANTS, seed=1):
         try:
             found = scored(reader_of(body, engine=engine))
         except FastreaderError:
@@ -150,7 +151,7 @@ def test_mutated_scores_are_numbers_or_errors_of_ours(engine):
 
 
 def test_mutated_texts_are_texts_or_errors_of_ours():
-    for body in mutants(TEXTS, 400, seed=2):
+    for body in mutants(TEXTS, MUTANTS, seed=2):
         try:
             text = written(reader_of(text=body))
         except FastreaderError:
@@ -160,7 +161,7 @@ def test_mutated_texts_are_texts_or_errors_of_ours():
 
 
 def test_mutated_models_are_errors_of_ours():
-    for body in mutants(MODELS, 300, seed=3):
+    for body in mutants(MODELS, MUTANTS, seed=3):
         try:
             length = reader_of(models=body).max_length
         except FastreaderError:
