@@ -4,12 +4,14 @@ import numpy as np
 import pytest
 import torch
 from gguf import GGUFValueType
+from helpers import gguf_files
 from helpers.support import byte_tokenizer, tiny_llama
 
 from fastreader import Reader
 from fastreader.errors import ModelFileError, ModelNotFoundError
+from fastreader.models.gguf import weights
 from fastreader.models.gguf.header import parse
-from fastreader.models.loading import revision
+from fastreader.models.loading import find, revision
 from fastreader.models.loading.load import load
 from fastreader.models.loading.options import LoadOptions
 from fastreader.models.loading.revision import vocabulary_digest
@@ -117,12 +119,54 @@ def test_a_gguf_file_that_lacks_a_weight_raises(tmp_path, cache):
 
 
 def test_nothing_is_written_but_notes(tmp_path, cache):
-    (cache / "gguf" / "0123-4").mkdir(parents=True)  # a conversion of an earlier version
+    (cache / "gguf" / f"{'0' * 24}-4").mkdir(parents=True)  # a conversion of an earlier version
     Reader.load(write(tmp_path / "tiny.gguf", tiny_llama(), "Q4_0"), "cpu")
     assert not (cache / "gguf").exists()
     written = [file for file in cache.rglob("*") if file.is_file()]
     assert sum(file.stat().st_size for file in written) < 100_000
     assert sorted(file.name for file in tmp_path.iterdir()) == ["cache", "tiny.gguf"]
+
+
+def test_what_is_not_ours_stays(tmp_path, cache):
+    mine = cache / "gguf"  # a folder of the user's, within that of FASTREADER_CACHE
+    mine.mkdir(parents=True)
+    file = write(mine / "tiny.gguf", tiny_llama(), "Q4_0")
+    (mine / f"{'0' * 24}-4").mkdir()
+    Reader.load(file, "cpu")
+    assert [path.name for path in mine.iterdir()] == ["tiny.gguf"]
+
+
+def test_a_file_that_is_replaced_while_it_is_read_is_refused(tmp_path, cache, monkeypatch):
+    file = write(tmp_path / "tiny.gguf", tiny_llama(), "Q4_0")
+    read = weights.raw_rows
+
+    def changing(tensor, *held):
+        file.write_bytes(file.read_bytes())
+        return read(tensor, *held)
+
+    monkeypatch.setattr(weights, "raw_rows", changing)
+    with pytest.raises(ModelFileError, match=r"tiny\.gguf: was changed or removed while it was read"):
+        Reader.load(file, "cpu")
+
+
+def test_a_damaged_tensor_is_named(tmp_path, cache):
+    file = write(tmp_path / "tiny.gguf", tiny_llama(), "Q4_0")
+    _, tensors = parse(file)
+    found = tensors["blk.1.ffn_up.weight"]
+    content = bytearray(file.read_bytes())
+    content[found.offset : found.offset + 2] = np.float16("inf").tobytes()  # the first block's scale
+    file.write_bytes(content)
+    with pytest.raises(ModelFileError, match=r"tiny\.gguf: blk\.1\.ffn_up\.weight is damaged.*scale is not finite"):
+        Reader.load(file, "cpu")
+
+
+def test_a_file_that_may_not_be_read_is_named(tmp_path, cache, monkeypatch):
+    def closed(path, *args):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(find.Path, "is_file", closed)  # as in another user's folder
+    with pytest.raises(ModelNotFoundError, match=r"tiny\.gguf: this user may not read it"):
+        Reader.load(tmp_path / "tiny.gguf")
 
 
 def test_the_revision_is_that_of_the_content(tmp_path, cache):
@@ -195,6 +239,20 @@ def test_a_split_file_is_joined_from_any_of_its_parts(tmp_path, cache):
     for path in (parts[0], parts[2], tmp_path / "away.gguf"):
         with pytest.raises(ModelFileError, match=r"tiny-00002-of-00003\.gguf is missing|part 1 .from 0. of 3"):
             load(LoadOptions(path, "cpu"))
+
+
+def test_a_file_that_was_merged_from_parts_is_whole(tmp_path, cache):
+    """`llama-gguf-split --merge` leaves the keys of the first part, with a count of 0."""
+    model = tiny_llama()
+    file = gguf_files.write(
+        tmp_path / "merged.gguf",
+        "llama",
+        gguf_files.tensors_of("llama", model),
+        gguf_files.keys_of("llama", model.config),
+        whole={"split.count": 0, "split.no": 0, "split.tensors.count": 21},
+    )
+    values = load(LoadOptions(file, "cpu", check="off")).model.state_dict()
+    assert all(torch.equal(value, model.state_dict()[name]) for name, value in values.items())
 
 
 def test_a_folder_of_gguf_files_lists_them(tmp_path, cache):

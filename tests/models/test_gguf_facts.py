@@ -223,6 +223,13 @@ case("norms of queries and keys", "command-r", {"use_qk_norm": True})
 case("four layers", "smollm3", {"num_hidden_layers": 4})
 case("plain attention scale", "llama", {}, {"attention.scale": 8**-0.5})
 case("experts' sums as they are", "qwen3moe", {"norm_topk_prob": False}, {"expert_weights_norm": False})
+case("experts' sums by Ollama's key", "qwen3moe", {"norm_topk_prob": False}, {"norm_top_k_prob": False})
+NOTHING = {"expert_shared_feed_forward_length": 0, "expert_weights_scale": 1.0, "expert_gating_func": 1}
+case("parts that it lacks", "qwen3moe", {}, {**NOTHING, "leading_dense_block_count": 0, "expert_group_count": 1})
+case("Ollama's names of the same", "llama", {}, {"attention.head_dim": 8, "max_position_embeddings": 256})
+HYBRID = {"ssm.conv_kernel": 4, "ssm.state_size": 16, "ssm.group_count": 1, "ssm.inner_size": 64}
+HYBRID |= {"ssm.time_step_rank": 8, "expert_shared_feed_forward_length": 48, "rope.scaling.finetuned": True}
+case("a dense one of the hybrids' converter", "granite", {}, HYBRID)
 
 
 def one_text(model, ids):
@@ -296,8 +303,13 @@ REFUSED = {
         "nextn_predict_layers": 1,
         "attention.something_new": 1,
         "feed_forward_length": [48, 48, 32],
+        "attention.head_dim": 4,
+        "max_position_embeddings": 128,
+        "expert_shared_feed_forward_length": 48,
+        "ssm.conv_kernel": 4,
     },
     "qwen2": {"attention.sliding_window": 8, "rope.dimension_count": 4, "expert_count": 4},
+    "granite": {"rope.scaling.finetuned": False, "expert_shared_feed_forward_length": 40},
     "gemma2": {"attention.scale": 0.3},
     "gemma3": {"rope.scaling.type": "yarn", "attention.sliding_window_pattern": 4},
     "phi3": {"rope.scaling.factor": 2.0},

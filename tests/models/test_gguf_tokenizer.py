@@ -7,6 +7,7 @@ import pytest
 
 from fastreader.models.gguf.splits import SPLITS
 from fastreader.models.gguf.tokenizer import ends_of, tokenizer_of
+from fastreader.models.gguf.vocabulary import CONTROL, read_vocabulary
 
 # Written by tools/llamacpp_ids.py with llama.cpp's own tokenizer.
 with lzma.open(Path(__file__).parent / "llamacpp_ids.json.xz", "rt", encoding="utf-8") as stream:
@@ -62,6 +63,29 @@ def small(**changed):
 )
 def test_every_end_that_a_file_names_ends_a_text(changed, ends):
     assert set(ends_of(small(**changed), "made.gguf")) == ends
+
+
+# What llama.cpp does with these, by its prebuilt release: isEogToken, and whether the text of each is one token.
+FILL_IN = ["<|fim_pad|>", "<|repo_name|>", "<|file_sep|>", "<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"]
+
+
+@pytest.mark.parametrize("kind", [1, 4])
+def test_tokens_around_code_that_is_filled_in_are_control_tokens(kind):
+    found = small()
+    found["tokenizer.ggml.tokens"] = [*found["tokenizer.ggml.tokens"], *FILL_IN]
+    found["tokenizer.ggml.token_type"] = [*found["tokenizer.ggml.token_type"], *[kind] * len(FILL_IN)]
+    assert set(ends_of(found, "made.gguf")) == {4, 5, 6, 9, 10, 11, 12}
+    assert read_vocabulary(found, "made.gguf").types[10:] == [CONTROL] * len(FILL_IN)
+    named = {**found, "tokenizer.ggml.fim_pad_token_id": 7, "tokenizer.ggml.prefix_token_id": 8}
+    assert set(ends_of(named, "made.gguf")) == {4, 5, 6, 7, 9, 11, 12}
+    assert read_vocabulary(named, "made.gguf").types[10:14] == [kind, CONTROL, CONTROL, kind]
+
+
+def test_equal_scores_are_said(caplog):
+    tokens = ["<unk>", "<s>", "</s>", "a", "b", "ab"]
+    values = {"model": "llama", "tokens": tokens, "token_type": [2, 3, 3, 1, 1, 1], "scores": [-1000.0] * 6}
+    tokenizer_of({f"tokenizer.ggml.{key}": value for key, value in values.items()}, "made.gguf")
+    assert "all tokens have the same score" in caplog.text
 
 
 # By llama.cpp's loader: a beginning precedes a text after these splits, unless the file says otherwise.

@@ -19,6 +19,18 @@ _GEMMA_27B = {"gemma2": 46, "gemma3": 62}  # layers; llama.cpp scales queries by
 _LOCAL_BASE = 10_000.0  # of rotary embeddings inside a window
 _ROUTED = ("mixtral", "qwen3_moe", "gpt_oss")
 _WIDE = ("F16", "F32", "F64")
+_SOFTMAX = 1  # of llama.cpp's numbers for the function of a mixture's gates
+# What converters write for a model without the part, or with the only function that its modules have.
+_NEUTRAL: dict[str, tuple[int, ...]] = {
+    "expert_shared_feed_forward_length": (0,),
+    "expert_shared_count": (0,),
+    "expert_weights_scale": (0, 1),
+    "expert_gating_func": (_SOFTMAX,),
+    "expert_group_count": (0, 1),
+    "expert_group_used_count": (0, 1),
+    "leading_dense_block_count": (0,),
+    "nextn_predict_layers": (0,),
+}
 
 
 def architecture_of(file: GgufFile) -> Architecture:
@@ -51,6 +63,7 @@ def config_of(file: GgufFile) -> Any:
     values |= _biases(file, of)
     if "output.bias" in file.tensors:
         raise UnsupportedModelError(f"{file.path}: states output.bias, which transformers has no place for")
+    reader.use_neutral()
     values["tie_word_embeddings"] = "output.weight" not in file.tensors
     values["dtype"] = stored_dtype(file)
     return transformers.AutoConfig.for_model(of.model_type, **values)
@@ -77,6 +90,26 @@ class _Reader:
     def __init__(self, file: GgufFile) -> None:
         self.file, self.prefix = file, f"{file.architecture}."
         self.head = self.hidden = self.layers = self.vocabulary = 0
+
+    def use_neutral(self) -> None:
+        """Let keys count as used whose values change nothing, such as a width of 0 of experts that do not exist."""
+        for key, values in _NEUTRAL.items():
+            own = key == "expert_gating_func" and self.file.architecture == "gpt-oss"
+            if not own and self.file.metadata.get(self.prefix + key) in values:
+                self.file.use({self.prefix + key})
+        for key, same in (("attention.head_dim", self.head), ("max_position_embeddings", self.count("context_length"))):
+            if self.file.metadata.get(self.prefix + key) == same:  # Ollama's names of what other keys state, too
+                self.file.use({self.prefix + key})
+        if self.file.architecture == "granite":
+            self.use_of_hybrids()
+
+    def use_of_hybrids(self) -> None:
+        """Let keys of Granite 4's hybrids count as used in the file of one whose layers are all dense."""
+        if not any(".ssm_" in name for name in self.file.tensors):
+            self.file.use({key for key in self.file.metadata if key.startswith(f"{self.prefix}ssm.")})
+        inner, key = self.file.tensors.get("blk.0.ffn_gate.weight"), "expert_shared_feed_forward_length"
+        if inner is not None and self.file.metadata.get(self.prefix + key) == inner.shape[0]:
+            self.file.use({self.prefix + key})
 
     def bad(self, key: str, expected: str, got: Any) -> ModelFileError:
         return ModelFileError(f"{self.file.path}: {self.prefix}{key}: expected {expected}, got {shown(got)}")
@@ -151,7 +184,8 @@ class _Reader:
         found: dict[str, Any] = {"num_experts_per_tok": used, "num_local_experts": count, "intermediate_size": width}
         if of.model_type == "qwen3_moe":
             found = {"num_experts_per_tok": used, "num_experts": count, "moe_intermediate_size": width}
-            found |= {"norm_topk_prob": self.file.get(self.prefix + "expert_weights_norm", bool, True)}
+            norms = self.file.get(self.prefix + "norm_top_k_prob", bool, True)  # Ollama's name of the other
+            found |= {"norm_topk_prob": self.file.get(self.prefix + "expert_weights_norm", bool, norms)}
             found |= {"mlp_only_layers": [], "decoder_sparse_step": 1}
         return found
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from fastreader.core.checks import shown
+from fastreader.data.fingerprints import file_stamp
 from fastreader.errors import ModelFileError, UnsupportedModelError
 from fastreader.models.gguf.header import TensorInfo, parse
 
@@ -36,8 +37,9 @@ class GgufFile:
     def __init__(self, path: Path) -> None:
         self.path, self.paths = path, [path]
         self.metadata, self.tensors = parse(path)
-        if self.metadata.get("split.count", 1) != 1:
+        if self.metadata.get("split.count", 0) not in (0, 1):  # 0 in a file that parts were merged into
             self._join()
+        self._stamps = list(map(file_stamp, self.paths))
         self._used: set[str] = set()
         self.architecture = self.get("general.architecture", str)
         kind = self.get("general.type", str, _MODEL)
@@ -111,6 +113,12 @@ class GgufFile:
         """Return a tensor, which counts as used from then on, or None if the file lacks it."""
         self._used.add(name)
         return self.tensors.get(name)
+
+    def require_unchanged(self) -> None:
+        """Raise ModelFileError if a part was changed since it was opened, as a download of the file does."""
+        for path, stamp in zip(self.paths, self._stamps, strict=True):
+            if not path.exists() or file_stamp(path) != stamp:
+                raise ModelFileError(f"{path}: was changed or removed while it was read")
 
     def reject_unused_keys(self) -> None:
         """Raise UnsupportedModelError for a key that was not used and is not known to change no number."""

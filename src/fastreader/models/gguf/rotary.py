@@ -51,7 +51,9 @@ def rope_parameters(file: GgufFile, of: Architecture, head: int, context: int) -
     factor = number("scaling.factor", number("scale_linear", 1.0))
     kind = file.get(f"{prefix}scaling.type", str, "linear")
     original = file.get(f"{prefix}scaling.original_context_length", int, context)
-    file.get(f"{prefix}scaling.finetuned", bool, False)  # how the model was trained
+    finetuned = file.get(f"{prefix}scaling.finetuned", bool, True)  # how the model was trained
+    if file.architecture == "granite" and not finetuned:  # of Granite's models those without it rotate nothing
+        raise _unsupported(file, "rope.scaling.finetuned false (no rotary embedding)")
     sizes = number("scaling.attn_factor", 1.0)
     if kind not in _TYPES or original < 1:
         raise _unsupported(file, f"rope.scaling.type {kind!r}, original_context_length {original}")

@@ -39,7 +39,7 @@ _DEFAULTS: dict[str, dict[str, int]] = {"gpt2": {}, "llama": {"bos": 1, "eos": 2
 _WITHOUT_EFFECT = (
     "prefix_token_id suffix_token_id middle_token_id fim_pre_token_id fim_suf_token_id fim_mid_token_id "
     "fim_pad_token_id fim_rep_token_id fim_sep_token_id token_type_count remove_extra_whitespaces add_sep_token "
-    "add_eot_token add_unknown_token add_padding_token add_mask_token"
+    "add_eot_token add_unknown_token add_padding_token add_mask_token add_cls_token add_seperator_token"
 )
 _READ = (
     "model pre tokens token_type scores merges add_bos_token add_eos_token add_space_prefix eot_token_id eom_token_id "
@@ -161,8 +161,7 @@ def _role(metadata: Mapping[str, Any], name: str, vocabulary: Vocabulary, defaul
 def _byte_level(metadata: Mapping[str, Any], vocabulary: Vocabulary, split: Split) -> Tokenizer:
     merges = read_merges(metadata, vocabulary)
     backend = Tokenizer(models.BPE(vocab=vocabulary.ids, merges=merges, ignore_merges=split.ignore_merges))
-    if flag(metadata, "add_space_prefix", False, vocabulary.source):
-        raise UnsupportedModelError(f"{vocabulary.source}: {PREFIX}add_space_prefix of a byte-level vocabulary")
+    flag(metadata, "add_space_prefix", False, vocabulary.source)  # which llama.cpp reads for SentencePiece alone
     splits = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in split.patterns]
     to_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     backend.pre_tokenizer = pre_tokenizers.Sequence([*splits, to_bytes])
@@ -176,6 +175,12 @@ def _sentence_pieces(metadata: Mapping[str, Any], vocabulary: Vocabulary, unknow
     As in SentencePiece, no merge makes a control token or the token of a byte.
     """
     scores = read_scores(metadata, vocabulary)
+    if len(set(scores)) == 1:
+        logger.warning(
+            "%s: all tokens have the same score, as of a converter that had no SentencePiece model; the token of the "
+            "lowest id is merged first, which may differ from llama.cpp",
+            vocabulary.source,
+        )
     backend = Tokenizer(
         models.BPE(
             vocab=vocabulary.ids,

@@ -40,6 +40,17 @@ _ENDS = frozenset(
         "<｜end▁of▁sentence｜>",
     ]
 )
+# Of a role in code that is written between two others, which no key gives a token, it takes one of these texts.
+_FILLED_IN = {
+    "fim_pre": "<|fim_prefix|> <fim-prefix> <fim_prefix> <｜fim▁begin｜> <PRE> ▁<PRE> <|code_prefix|>",
+    "fim_suf": "<|fim_suffix|> <fim-suffix> <fim_suffix> <｜fim▁hole｜> <SUF> ▁<SUF> <|code_suffix|>",
+    "fim_mid": "<|fim_middle|> <fim-middle> <fim_middle> <｜fim▁end｜> <MID> ▁<MID> <|code_middle|>",
+    "fim_pad": "<|fim_pad|> <fim-pad> <fim_pad> <PAD> [PAD]",
+    "fim_rep": "<|fim_repo|> <|repo_name|> <fim-repo> <REPO> <reponame>",
+    "fim_sep": "<|file_sep|>",
+}
+_ENDING_ROLES = ("fim_pad", "fim_rep", "fim_sep")
+_OLD_KEYS = {"fim_pre": "prefix", "fim_suf": "suffix", "fim_mid": "middle"}
 _CHANNELS = frozenset(("<|channel|>", "<|message|>", "<|start|>", "<|constrain|>"))
 
 
@@ -84,13 +95,19 @@ def read_vocabulary(metadata: Mapping[str, Any], source: str) -> Vocabulary:
         ended.pop("</s>", None)  # the end of text that is struck through, for instance Gemma's
     for i in ended.values():
         types[i] = CONTROL
+    for role, texts in _FILLED_IN.items():
+        named = any(f"{PREFIX}{name}_token_id" in metadata for name in (role, _OLD_KEYS.get(role, role)))
+        if not named and (known := [text for text in texts.split() if text in ids]):
+            types[ids[known[0]]] = CONTROL
+            if role in _ENDING_ROLES:
+                ended[known[0]] = ids[known[0]]
     for text in _CHANNELS & ids.keys():
         types[ids[text]] = USER_DEFINED
     # In gpt-oss's format a message ends with <|end|>, its turn with one of the others.
     if "<|end|>" in ended and (ended.keys() >= {"<|return|>", "<|call|>"} or _solar(ended)):
         types[ended.pop("<|end|>")] = USER_DEFINED
     ends = set(ended.values())
-    for name in ("eos", "eot", "eom"):
+    for name in ("eos", "eot", "eom", *_ENDING_ROLES):
         if (end := token_id(metadata, name, len(tokens), source)) is not None:
             ends.add(end)
     if f"{PREFIX}eos_token_ids" in metadata:

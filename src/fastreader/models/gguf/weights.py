@@ -53,14 +53,25 @@ def has_integers(file: GgufFile) -> bool:
     return any(map(_keeps, file.tensors.values()))
 
 
+def quantised_types(file: GgufFile) -> tuple[str, ...]:
+    """Return the types of a file's quantised tensors."""
+    return tuple(sorted({tensor.type for tensor in file.tensors.values()}.difference(FLOATS)))
+
+
 def unpacked(file: GgufFile) -> tuple[str, ...]:
     """Return the types of quantised tensors whose values are computed at load, since no kernel multiplies them."""
-    return tuple(sorted({t.type for t in file.tensors.values() if t.type not in FLOATS and t.type not in FORMATS}))
+    return tuple(name for name in quantised_types(file) if name not in FORMATS)
 
 
 def integer_bytes(file: GgufFile) -> int:
-    """Return the bytes of a file's weights if quantised matrices keep their integers and others are float32."""
-    return sum(_bytes_kept(t) if _keeps(t) else 4 * prod(t.shape) for t in file.tensors.values())
+    """Return the bytes that a load takes for a file's weights if quantised matrices keep their integers.
+
+    Others are float32, and until the end of the load kernels hold their matrices once more, in 2 bytes a value.
+    """
+    return sum(
+        _bytes_kept(tensor) if _keeps(tensor) else (4 + 2 * (len(tensor.shape) > 1)) * prod(tensor.shape)
+        for tensor in file.tensors.values()
+    )
 
 
 def _fits(raw: Tensor, tensor: TensorInfo) -> bool:
@@ -106,9 +117,17 @@ def load(file: GgufFile, config: Any, keep: bool, dtype: torch.dtype = torch.flo
     held = torch.empty(max(tensor.size for tensor in file.tensors.values()), dtype=torch.uint8)
     for index, (name, parameter) in enumerate(wanted.items()):
         note(f"reading weights, {100 * index // len(wanted)} %")
-        value = _value(sources[name], parameter, keep, dtype, held)
+        try:
+            value = _value(sources[name], parameter, keep, dtype, held)
+        except RuntimeError as error:
+            reason, _, _ = str(error).partition("\n")
+            if not reason.startswith("blocks_pack"):  # a lack of memory, for instance
+                raise
+            names = " and ".join(tensor.name for tensor in sources[name].tensors)
+            raise ModelFileError(f"{file.path}: {names} is damaged ({reason})") from error
         owner, _, last = name.rpartition(".")
         setattr(model.get_submodule(owner), last, nn.Parameter(value, requires_grad=False))
+    file.require_unchanged()
     model.tie_weights()
     model.config.dtype = dtype
     ends = {"eos_token_id": config.eos_token_id, "bos_token_id": config.bos_token_id}

@@ -120,7 +120,7 @@ def _first_device(device_map: Any) -> torch.device | None:
 def _stored_dtype(found: Found) -> torch.dtype:
     config, options = found.config, found.options
     exact = options.keep_integers and options.precision != "fast"
-    if exact and found.file is not None and gguf_weights.has_integers(found.file):
+    if exact and found.file is not None and gguf_weights.quantised_types(found.file):
         return torch.float32  # bfloat16 would round every value of the file
     stored = getattr(config, "dtype", None) or getattr(config.get_text_config(), "dtype", None)
     if isinstance(stored, str):

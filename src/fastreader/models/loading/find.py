@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import shutil
 import socket
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -34,6 +36,7 @@ from fastreader.models.loading.packaged import is_packaged
 
 _MOST_LAYERS = 10_000  # a larger count of a damaged config would take hours to build
 _MOST_NAMES = 10  # in a message
+_CONVERSION = re.compile(r"[0-9a-f]{24}-")  # begins the names of what earlier versions made of GGUF files
 _RERANKER_FILES = ["modules.json", "config_sentence_transformers.json", "sentence_bert_config.json"]
 _ADAPTER_FILES = ["adapter_*", *TOKENIZERS, "tokenizer_config.json", "special_tokens_map.json", "*.jinja"]
 
@@ -73,9 +76,17 @@ def find(options: LoadOptions) -> Found:
 
     Raises:
         InputError: if the model is neither a name, a path nor a pair.
-        ModelNotFoundError: if nothing has that name, or a folder lacks a file.
+        ModelNotFoundError: if nothing has that name, a folder lacks a file, or one may not be read.
         ModelFileError: if a file is damaged.
     """
+    try:
+        return _find(options)
+    except PermissionError as error:
+        message = f"{os.fspath(options.model)}: this user may not read it ({error}); copy it, or let its owner allow it"
+        raise ModelNotFoundError(message) from error
+
+
+def _find(options: LoadOptions) -> Found:
     model, adapter = options.model, None
     if isinstance(model, tuple) and len(model) == 2:
         return Found(options, "pair")
@@ -90,8 +101,11 @@ def find(options: LoadOptions) -> Found:
         adapter = _adapter_folder(model)
         model = peft_adapters.base_of(adapter, parsed(adapter / peft_adapters.CONFIG))
     kind, source = _located(model)
-    if Path(source).is_file():
-        return _of_gguf(options, kind, source, adapter)
+    gguf = Path(source).is_file()
+    return _of_gguf(options, kind, source, adapter) if gguf else _of_folder(options, kind, source, adapter)
+
+
+def _of_folder(options: LoadOptions, kind: Any, source: str, adapter: Path | None) -> Found:
     local = Path(source).is_dir()
     if local:  # before transformers reads a damaged config or an incomplete folder
         reject_pointers(Path(source))
@@ -119,13 +133,22 @@ def find(options: LoadOptions) -> Found:
 
 def _of_gguf(options: LoadOptions, kind: Any, source: str, adapter: Path | None) -> Found:
     """Return what a GGUF file holds, of whose folder nothing else is read but other parts of a split file."""
-    shutil.rmtree(cache_dir() / "gguf", ignore_errors=True)  # where earlier versions kept conversions, gigabytes each
+    _remove_conversions(cache_dir() / "gguf")
     file = GgufFile(Path(source))
     config = guarded(lambda: config_of(file), source)
     file.reject_unused_keys()
     tokenizer = source if adapter is None or not has_tokenizer(adapter) else str(adapter)
     access = {"local_files_only": True, "trust_remote_code": False}
     return Found(options, kind, options.name or _name(options), source, config, adapter, tokenizer, file, access)
+
+
+def _remove_conversions(folder: Path) -> None:
+    """Remove what earlier versions made of GGUF files, gigabytes each, and leave all else in the folder."""
+    with suppress(OSError):
+        for made in folder.iterdir():
+            if _CONVERSION.match(made.name):
+                shutil.rmtree(made, ignore_errors=True)
+        folder.rmdir()  # unless it holds something else
 
 
 def _name(options: LoadOptions) -> str:

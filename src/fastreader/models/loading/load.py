@@ -12,7 +12,7 @@ from torch import nn
 from fastreader.core.progress import note
 from fastreader.data.fingerprints import reader_name
 from fastreader.errors import InputError
-from fastreader.models.gguf.weights import formats_of, unpacked
+from fastreader.models.gguf.weights import formats_of, quantised_types, unpacked
 from fastreader.models.loading.decide import Decision, decide
 from fastreader.models.loading.find import find
 from fastreader.models.loading.options import LoadOptions
@@ -85,7 +85,8 @@ def load(options: LoadOptions) -> Loaded:
             digest = contents.relevance.digest(digest)
         model, arithmetic = place(contents, decision, found.options.device_map)
     if found.file is not None and (kinds := unpacked(found.file)):
-        arithmetic = replace(arithmetic, unpacked=kinds)
+        # Without integers in memory, kernels multiply none of the file's types.
+        arithmetic = replace(arithmetic, unpacked=kinds if arithmetic.formats else quantised_types(found.file))
     name = found.name or _name_of(model)
     packaged = found.kind == "packaged" and found.adapter is None
     given = found.kind == "pair"

@@ -143,7 +143,8 @@ def kept_vocabulary_digest(tokenizer: Any, found: Found, files: FileDigests | No
         return vocabulary_digest(tokenizer)
     import tokenizers
 
-    code = [tokenizers.__version__, file_digest(gguf_tokenizer.__file__), file_digest(__file__)]
+    sources = sorted(Path(gguf_tokenizer.__file__).parent.glob("*.py"))
+    code = [tokenizers.__version__, *map(file_digest, sources), file_digest(__file__)]
     return kept_note("vocabularies", digest([files(), code], 32), lambda: vocabulary_digest(tokenizer))
 
 

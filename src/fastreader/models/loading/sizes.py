@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 
 from fastreader.errors import ModelFileError, OutOfBudgetError
-from fastreader.models.gguf.weights import integer_bytes
+from fastreader.models.gguf.weights import integer_bytes, unpacked
 from fastreader.models.loading.decide import Decision
 from fastreader.models.loading.files import guarded_build, lacks_memory, parsed
 from fastreader.models.loading.find import Found
@@ -70,7 +70,7 @@ class Need:
     def ways(self) -> str:
         """What would fit in what is free, in words."""
         narrow = 2.0 if self.device != "cpu" or 0 < self.mapped <= 2.2 * self.weights else 4.0
-        sizes = {"dtype='bfloat16'": narrow, "a quantised GGUF file of the model": _QUANTISED}
+        sizes = {"dtype='bfloat16'": narrow, "a GGUF file of Q4_0 or Q4_K_M": _QUANTISED}
         took = {way: int(size * self.weights) for way, size in sizes.items()}
         found = [f"{way} ({in_gib(size)})" for way, size in took.items() if size < min(self.bytes, self.free)]
         if torch.cuda.is_available():
@@ -175,7 +175,8 @@ def need(found: Found, decision: Decision) -> Need | None:
     kind = str(dtype).removeprefix("torch.")
     free, size = free_bytes(device), weights * dtype.itemsize
     if file is not None and decision.reads == "integers":
-        return Need(weights, "the file's integers", integer_bytes(file), 0, check, free, device.type)
+        others = "".join(f", {name} unpacked" for name in unpacked(file))
+        return Need(weights, f"the file's integers{others}", integer_bytes(file), 0, check, free, device.type)
     if file is not None:  # besides the values, kernels hold them in bfloat16 in their own layout
         layout = 2 * weights if device.type == "cpu" else 0
         return Need(weights, kind, size + layout, 0, check, free, device.type)

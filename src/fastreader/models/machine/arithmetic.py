@@ -87,9 +87,7 @@ class Arithmetic:
     def stored(self) -> str:
         """How weights are stored, in words: their type, or the formats of their file."""
         dtype = str(self.dtype).removeprefix("torch.")
-        if not self.formats:
-            return dtype
-        return " + ".join((*self.formats, *(f"{name} as {dtype}" for name in self.unpacked)))
+        return " + ".join((*self.formats, *(f"{name} as {dtype}" for name in self.unpacked))) or dtype
 
 
 @cache
