@@ -9,9 +9,9 @@ import pytest
 from helpers.support import QUESTIONS, byte_tokenizer, shorter_questions, tiny_llama
 from typer.testing import CliRunner
 
-from fastreader import cli
+from fastreader import Template, cli
 from fastreader.moi import PositionBias
-from fastreader.moi.calibration.store import SHIPPED
+from fastreader.moi.calibration.store import SHIPPED, keep
 from fastreader.reader.prompts.encoder import TextEncoder
 from fastreader.reader.reader import Reader
 from fastreader.study import RunFolder, Study, dry_run, run_study
@@ -111,6 +111,24 @@ def test_methods_that_cannot_answer_are_named_before_the_run(model, tmp_path):
     assert "'moi' fails for every question" in said[0] and "whole orderings need a calibration" in said[0]
     assert "'sure:sure_few_shot' leaves out every question: sure_few_shot needs shots" in said[1]
     assert "'order:qg-matched' fails" in said[2] and "needs a calibration" in said[2]
+
+
+def test_calibrations_of_a_readers_weights_are_found_by_its_name(model, tmp_path, monkeypatch):
+    """Their files name the revision, which a dry run does not know."""
+    monkeypatch.setenv("FASTREADER_CACHE", str(tmp_path / "cache"))
+    shipped = PositionBias.load(str(next(SHIPPED.glob("*-n3.json"))))
+    measured = replace(shipped, reader=Reader.load(model, check="off").describe(), template=Template().digest())
+    assert measured.reader["revision"]
+    kept = keep(measured)
+    methods = ["moi", "order:qg-matched", {"method": "moi", "name": "given", "bias": str(kept)}]
+    study = study_with(tmp_path, model, methods, passages=3, limit=2)
+    costs = dry_run(study)
+    assert [(cost.answers, cost.failed) for cost in costs] == [(2, 0)] * 3
+    run = run_study(study, tmp_path / "run", progress=False)
+    for cost in costs:
+        rows = [row for row in RunFolder(run.folder).rows() if row["method"] == cost.method]
+        computed = sum(row["tokens"]["computed_tokens"] for row in rows)
+        assert cost.computed_tokens[0] == pytest.approx(computed, rel=0.03), cost.method  # a run shares more
 
 
 def test_a_context_that_is_too_small_is_named(model, tmp_path):

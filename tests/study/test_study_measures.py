@@ -139,6 +139,27 @@ def test_measures_by_a_judge_added_to_a_finished_run_and_its_report(tmp_path):
     assert rows["sure:no_retrieval"]["preferred:judge"] == 1.0 and rows["sure:base"]["preferred:judge"] == 0.5
 
 
+def test_another_baseline_is_compared_with_anew(tmp_path):
+    judge = Judge(score=judge_score)
+    run(study_of(tmp_path, ["preferred:judge"]), tmp_path / "run", judge)
+    assert measures_of(tmp_path / "run")["two", "sure:no_retrieval"] == {"preferred:judge": 1.0}
+    for baseline, wanted in (("sure:no_retrieval", 0.0), ("sure:base", 0.5), ("sure:no_retrieval", 0.0)):
+        run(study_of(tmp_path, ["preferred:judge"], baseline=baseline), tmp_path / "run", judge, resume=True)
+        assert measures_of(tmp_path / "run")["two", "sure:base"] == {"preferred:judge": wanted}
+
+
+def test_a_table_of_models_may_be_added_and_not_changed(tmp_path):
+    judge = Judge(score=judge_score)
+    run(study_of(tmp_path, []), tmp_path / "run", judge)
+    more = {"judge": {"model": "server:http://here", "tokenizer": "t"}}
+    run(study_of(tmp_path, ["preferred:judge"], models=more), tmp_path / "run", judge, resume=True)
+    assert measures_of(tmp_path / "run")["two", "sure:no_retrieval"] == {"preferred:judge": 1.0}
+    other = {"judge": {"model": "server:http://there", "tokenizer": "t"}}
+    for models in (other, {**more, "scripted": {"model": "another"}}):
+        with pytest.raises(InputError, match="holds a run of another study: the reader (judge|scripted) was"):
+            run(study_of(tmp_path, ["preferred:judge"], models=models), tmp_path / "run", judge, resume=True)
+
+
 def test_a_judge_that_favours_a_place_decides_nothing(tmp_path):
     judge = Judge(score=lambda context, reply: 0.0 if reply == "1" else -5.0)
     run(study_of(tmp_path, ["preferred:judge"]), tmp_path / "run", judge)

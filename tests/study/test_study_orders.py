@@ -18,8 +18,9 @@ from fastreader.report.study_data import StudyRun
 from fastreader.report.tables import summary_rows, uncalibrated
 from fastreader.scoring.reading import reading_prompts
 from fastreader.statistics.measures.answers import f1
-from fastreader.study import Study, run_study
+from fastreader.study import RunFolder, Study, run_study
 from fastreader.study.config import MethodConfig
+from fastreader.study.measures.registry import PLAIN
 from studies import rows_of, run, study_of
 
 ROOT = Path(__file__).parents[2]
@@ -81,6 +82,21 @@ def test_self_consistency_and_its_mean(tmp_path, tiny_reader):
         assert mean["f1"] == pytest.approx(sum(f1(a, example.answers) for a in vote.answers) / 6)
         assert most["f1"] == f1(vote.answer, example.answers)
         assert most["tokens"]["total_tokens"] == mean["tokens"]["total_tokens"] > 0
+
+
+def test_the_mean_over_orders_is_taken_of_every_measure(tmp_path, tiny_reader, monkeypatch):
+    """The paper's "Random"; the most frequent answer of the same orders has its own value."""
+    monkeypatch.setitem(PLAIN, "words", lambda case: float(len(case.answer)))
+    both = ["self-consistency", "self-consistency:mean"]
+    folder = tmp_path / "run"
+    run(study_of(tmp_path, both, count=2, max_new_tokens=9, measures=["words"]), folder, tiny_reader)
+    found = RunFolder(folder).measures()
+    for row in rows_of(folder).values():
+        lengths = [len(answer) for answer in row["trace"]["answers"]]
+        mean = sum(lengths) / len(lengths)
+        wanted = mean if row["method"] == both[1] else len(row["answer"])
+        assert found[row["id"]]["words"] == pytest.approx(wanted)
+    assert len({len(a) for row in rows_of(folder).values() for a in row["trace"]["answers"]}) > 1
 
 
 def test_self_consistency_takes_a_number_of_orders(tmp_path, tiny_reader):

@@ -121,6 +121,10 @@ def file_stamp(path: str | os.PathLike[str]) -> tuple[int, int]:
     return found.st_size, found.st_mtime_ns
 
 
+NOT_READ = "not read"
+"""The revision of a reader whose weights were not read, and may be any."""
+
+
 def reader_identity(description: Mapping[str, str]) -> dict[str, str]:
     """Return the parts of `Reader.describe` that identify the model and its arithmetic.
 

@@ -109,7 +109,7 @@ class Cell:
     def row(self, example: Example, reader: str, outcome: Answered | FastreaderError, cost: StageCost) -> Row:
         """Return the row of one answer, or of the error instead."""
         text = outcome.text if isinstance(outcome, Answered) else None
-        texts = (outcome.texts or (outcome.text,)) if isinstance(outcome, Answered) else ()
+        texts = self.method.measured(outcome.text, outcome.trace) if isinstance(outcome, Answered) else ()
         right = example.answers
         values = {
             "question_id": example.id,

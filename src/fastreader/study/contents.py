@@ -47,16 +47,40 @@ def named_files(study: Study) -> dict[str, str]:
     return {key: file for key, file in files.items() if file is not None}
 
 
-def _named_models(study: Study) -> dict[str, str]:
-    """Return the models in files by their place in the study, without packaged ones and hub ids."""
-    named = {f"reader {name}": model_of(study, name).model for name in study.readers}
+def _readers(study: Study) -> dict[str, str]:
+    """Return the names of the readers that answers depend on, by their place in the study."""
+    named = {f"reader {name}": name for name in study.readers}
     for method in study.methods:
         stages = {**(study.sure.get("readers") or {}), **(method.options.get("readers") or {})}
         for key, name in {"model": method.options.get("model"), **stages}.items():
             if name:
-                named[f"{method.label}: {key}"] = model_of(study, name).model
+                named[f"{method.label}: {key}"] = name
+    return named
+
+
+def _named_models(study: Study) -> dict[str, str]:
+    """Return the models in files by their place in the study, without packaged ones and hub ids."""
+    named = {key: model_of(study, name).model for key, name in _readers(study).items()}
     named |= {f"models.{name}.adapter": config.adapter or "" for name, config in study.models.items()}
     return {key: name for key, name in named.items() if name and Path(name).expanduser().exists()}
+
+
+def check_models(folder: Path, before: Study, now: Study) -> None:
+    """Check that the readers of a run are loaded as they were; tables of others, such as judges, may be added."""
+    judges = {name.rpartition(":")[2] for name in before.measured}
+    for name in sorted({*before.models, *_readers(before).values(), *judges}):
+        was, own = model_of(before, name).model_dump(mode="json"), model_of(now, name).model_dump(mode="json")
+        difference = f"the reader {name} was {json.dumps(was)}, is now {json.dumps(own)}"
+        require_same_study(was == own, folder, difference)
+
+
+def finds_calibrations(study: Study, name: str) -> bool:
+    """Return whether methods look up calibrations of the reader of a name: one that is compared, or that ranks."""
+    ranks = any(
+        method.method.partition(":")[0] in ("moi", "order", "arrange") and method.options.get("model") == name
+        for method in study.methods
+    )
+    return ranks or name in study.readers
 
 
 def contents(study: Study) -> Found:

@@ -16,6 +16,7 @@ from fastreader.core.checks import expect
 from fastreader.core.options import GenerateOptions
 from fastreader.core.protocol import GenerateArguments, Generation, Results, SequenceScores, TextOrTokens
 from fastreader.core.tree import PrefixTree, TokenPairs, TreeStats, partition
+from fastreader.data.fingerprints import NOT_READ
 from fastreader.errors import ContextOverflowError
 from fastreader.models.config.facts import RotaryRegimes, context_length, rotary_regimes
 from fastreader.models.loading.decide import decide
@@ -123,6 +124,7 @@ class DryReader(ScoreReader, RelevanceCalls):
         regimes = rotary_regimes(config)
         about = {
             "name": found.name,
+            **({} if found.kind == "packaged" and found.adapter is None else {"revision": NOT_READ}),
             "device": arithmetic.where,
             "dtype": arithmetic.stored,
             "precision": arithmetic.precision,
@@ -156,7 +158,7 @@ class DryReader(ScoreReader, RelevanceCalls):
         return self._max_length
 
     def describe(self) -> dict[str, str]:
-        """Return name, device, dtype and precision, without a revision, which only the weights tell."""
+        """Return name, device, dtype and precision, and `NOT_READ` for a revision, which only the weights tell."""
         return dict(self._about)
 
     def budget(self) -> int:

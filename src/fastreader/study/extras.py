@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import Any
 
 from fastreader.core.checks import expect
@@ -24,9 +26,9 @@ from fastreader.reader.reader import Reader
 from fastreader.scoring.marginal_answer import distinct
 from fastreader.study.cached_reader import CachedReader
 from fastreader.study.config import Study
-from fastreader.study.folder import ATTENTION, ATTRIBUTION, CONFLICTS, MEASURES, VOTER, RunFolder
+from fastreader.study.folder import ATTENTION, ATTRIBUTION, CONFLICTS, MEASURES, VOTER, Baseline, RunFolder
 from fastreader.study.measures.case import Case, Load
-from fastreader.study.measures.registry import measure, prompt_digest
+from fastreader.study.measures.registry import basis_of, measure
 from fastreader.study.methods.eor import EorMethod, answers_of
 from fastreader.study.methods.noise import NoiseMethod, layout_of
 from fastreader.study.methods.reading import template_of
@@ -233,24 +235,30 @@ def write_measures(study: Study, run: RunFolder, examples: Sequence[Example], lo
         return
     rows = [row for row in run.rows() if row["answer"] is not None]
     by_id = {example.id: example for example in examples}
-    baseline = {(row["question_id"], row["reader"]): row["answer"] for row in rows if row["method"] == study.reference}
+    methods = {config.label: make(config, study) for config in study.methods}
+    baseline = Baseline(study, rows)
     with ResultLog(run.file(MEASURES), resume=True) as log:
         for name in study.measured:
-            prompt = prompt_digest(name, study.judges)
-            todo = [row for row in rows if _measure_key(row, name, prompt) not in log]
-            values = measure(name, load, study.judges)([_case(row, by_id, baseline) for row in todo]) if todo else []
-            for row, value in zip(todo, values, strict=True):
-                found = {"row": row["id"], "measure": name, "value": value, "prompt": prompt}
-                log.append(_measure_key(row, name, prompt), found)
+            todo = []
+            for row in rows:
+                texts = Counter(methods[row["method"]].measured(row["answer"], row["trace"]))
+                basis = basis_of(name, study.judges, baseline.of(row))
+                key = json.dumps([row["id"], name, *filter(None, [basis, len(texts) > 1 and "mean"])])
+                if key not in log:
+                    example, own = by_id[row["question_id"]], row["trace"]
+                    cases = [Case(example, text, own, baseline.of(row)) for text in texts]
+                    todo.append((key, row, basis, cases, list(texts.values())))
+            every = [case for _, _, _, cases, _ in todo for case in cases]
+            values = iter(measure(name, load, study.judges)(every) if todo else [])
+            for key, row, basis, cases, counts in todo:
+                value = _mean(list(islice(values, len(cases))), counts)
+                log.append(key, {"row": row["id"], "measure": name, "value": value, "basis": basis})
 
 
-def _measure_key(row: dict[str, Any], name: str, prompt: str | None) -> str:
-    return json.dumps([row["id"], name, *([prompt] if prompt else [])], ensure_ascii=False)
-
-
-def _case(row: dict[str, Any], examples: dict[str | None, Example], baseline: dict[tuple[str, str], str]) -> Case:
-    key = row["question_id"], row["reader"]
-    return Case(examples[row["question_id"]], row["answer"], row["trace"], baseline.get(key))
+def _mean(values: Sequence[float | None], counts: Sequence[int]) -> float | None:
+    """Return the mean of the values that exist, each as often as its count, or None without any."""
+    found = [(value, count) for value, count in zip(values, counts, strict=True) if value is not None]
+    return sum(value * count for value, count in found) / sum(count for _, count in found) if found else None
 
 
 def fit_voters(study: Study, run: RunFolder, rows: Sequence[dict[str, Any]], examples: Sequence[Example]) -> None:

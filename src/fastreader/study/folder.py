@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -22,10 +22,12 @@ from fastreader.study.contents import (
     calibrations,
     check_calibrations,
     check_contents,
+    check_models,
     contents,
+    finds_calibrations,
     require_same_study,
 )
-from fastreader.study.measures.registry import prompt_digest
+from fastreader.study.measures.registry import basis_of
 
 RESULTS, QUESTIONS, ATTENTION = "results.jsonl", "questions.jsonl", "attention.jsonl"
 MEASURES, CONFLICTS, ATTRIBUTION = "measures.jsonl", "conflicts.jsonl", "attribution.jsonl"
@@ -65,9 +67,10 @@ class RunFolder:
     def begin(self, study: Study, resume: bool) -> None:
         """Create the folder with the study in it, or check that it belongs to this study.
 
-        Methods, questions (`limit`) and recorded attention may be added between runs. The primary contrast is stated
-        before the first answer, so it cannot be changed or added later, nor can its metric and baseline. Everything
-        else must stay the same, including the content of the files that the study names.
+        Methods, questions (`limit`), measures, tables of models for them, and recorded attention may be added between
+        runs. The primary contrast is stated before the first answer, so it cannot be changed or added later, nor can
+        its metric and baseline. Everything else must stay the same, including the content of the files that the study
+        names.
 
         Raises:
             InputError: if the folder holds a run and `resume` is off, or a run of another study (the message names the
@@ -118,14 +121,14 @@ class RunFolder:
     def check_reader(self, study: Study, name: str, about: Mapping[str, str]) -> None:
         """Save a reader's revision, type of weights and calibrations, or check that they are as at its first answer.
 
-        Calibrations are of the readers that the study compares, not of those that its methods name.
+        Calibrations are of the readers that the study compares, and of those that rank for its methods.
         """
         now, known = reader_identity(about), self.read_json(READERS) or {}
         before = known.setdefault(name, now)
         difference = f"the reader {name} was {_show(before)}, is now {_show(now)}"
         require_same_study(before == now, self.path, difference)
-        compared = name in study.readers
-        found, kept = calibrations(study, about) if compared else None, self.read_json(CALIBRATIONS) or {}
+        finds = finds_calibrations(study, name)
+        found, kept = calibrations(study, about) if finds else None, self.read_json(CALIBRATIONS) or {}
         if found is not None:
             check_calibrations(self.path, study, name, kept.get(name, found), found)
             self.write_json(CALIBRATIONS, kept | {name: found})
@@ -133,7 +136,8 @@ class RunFolder:
 
     def _check(self, study: Study) -> None:
         theirs = self.study()
-        before, now = theirs.identity(), study.identity()
+        check_models(self.path, theirs, study)
+        before, now = ({**each.identity(), "models": None} for each in (theirs, study))
         differing = [key for key in now if before.get(key) != now[key]]
         changes = (f"{key} was {_show(before.get(key))}, is now {_show(now[key])}" for key in differing)
         require_same_study(not differing, self.path, "; ".join(changes))
@@ -177,12 +181,19 @@ class RunFolder:
         return self._results(ATTENTION)
 
     def measures(self) -> dict[str, dict[str, float | None]]:
-        """Return the further measures of each answer, by the id of its row and by name, with the study's prompts."""
+        """Return the further measures of each answer, by the id of its row and by name.
+
+        Values with other prompts than the study's, or against another baseline, do not count.
+        """
         found: dict[str, dict[str, float | None]] = {}
-        entries = self._results(MEASURES)
-        judges = self.study().judges if entries else {}
+        if not (entries := self._results(MEASURES)):
+            return found
+        study, rows = self.study(), {row["id"]: row for row in self.rows()}
+        baseline = Baseline(study, rows.values())
         for entry in entries:
-            if entry.get("prompt") == prompt_digest(entry["measure"], judges):
+            row = rows.get(entry["row"])
+            compared = None if row is None else baseline.of(row)
+            if entry.get("basis") == basis_of(entry["measure"], study.judges, compared):
                 found.setdefault(entry["row"], {})[entry["measure"]] = entry["value"]
         return found
 
@@ -207,6 +218,28 @@ class RunFolder:
         """Write a JSON file of the folder, whole or not at all."""
         check_json("value", value)
         write_json(self.file(name), value)
+
+
+class Baseline:
+    """The answers of a study's baseline, which other answers to the same questions are compared with.
+
+    Args:
+        study, rows: of the run.
+    """
+
+    def __init__(self, study: Study, rows: Iterable[Mapping[str, Any]]) -> None:
+        self._answers = {
+            (row["question_id"], row["reader"], row["seed"]): row["answer"]
+            for row in rows
+            if row["method"] == study.reference
+        }
+        self._first = study.seeds[0]
+
+    def of(self, row: Mapping[str, Any]) -> str | None:
+        """Return the answer to a row's question by its reader, under its seed if the baseline draws, or None."""
+        place = row["question_id"], row["reader"]
+        found: str | None = self._answers.get((*place, row["seed"]), self._answers.get((*place, self._first)))
+        return found
 
 
 def _stated(study: Study) -> str:

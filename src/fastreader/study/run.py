@@ -103,7 +103,7 @@ def run_study(
     further = {name for cell in cells for name in cell.method.named_readers}
     total = len(examples) * len(cells) * len(study.readers)
     with ExitStack() as stack:
-        settings = {"study": digest(study.identity())}
+        settings = {"study": digest({**study.identity(), "models": {}})}  # more models may be named later
         log = stack.enter_context(ResultLog(run.file(RESULTS), settings=settings, resume=True))
         cache = stack.enter_context(Cache(run.file(CACHE)))
         advance = stack.enter_context(track("studying", total, "answers", progress))

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from fastreader.core.checks import require
 from fastreader.data.files import cache_dir
-from fastreader.data.fingerprints import file_digest
+from fastreader.data.fingerprints import NOT_READ, file_digest
 from fastreader.moi.quantities.position_bias import PositionBias
 
 _LONGEST = 120  # characters of a reader's name in a file's
@@ -30,7 +30,8 @@ def find(
     """Return the calibration for a use and its source, "cached" or "shipped", or None without one.
 
     Args:
-        reader: as `Reader.describe` returns it; a calibration belongs to its revision, or to its name without one.
+        reader: as `Reader.describe` returns it; a calibration belongs to its revision, or to its name without one. If
+            the revision is `NOT_READ`, any calibration of the name serves.
         template: digest of the prompt's texts.
         passages: N.
         length: L; N by default.
@@ -44,6 +45,10 @@ def find(
     name = file_name(ours, revision, template, passages, length, kind, per_token=per_token)
     kept = cache_dir() / "calibrations"
     cached = kept / name
+    if revision == NOT_READ:  # the latest of any weights of this name
+        any_weights = f"{escape(_slug(ours))}-r*{escape(name.partition(f'-r{revision}')[2])}"
+        found = max(kept.glob(any_weights), key=lambda path: path.stat().st_mtime, default=None)
+        return None if found is None else (_loaded(found)[0], "cached")
     if revision and not cached.is_file():  # the same weights may have another name
         others = sorted(kept.glob(f"*{escape(name.removeprefix(_slug(ours)))}"))
         cached = next((path for path in others if _loaded(path)[1] == path.name), cached)

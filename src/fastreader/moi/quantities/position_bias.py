@@ -13,6 +13,7 @@ from fastreader.core.checked import checked
 from fastreader.core.checks import check_choice, check_number, expect, require
 from fastreader.core.drawing import COLOURS, new_figure
 from fastreader.core.lazy import cached_property
+from fastreader.data.fingerprints import NOT_READ
 from fastreader.data.record import SavedRecord
 from fastreader.moi.quantities.observations import KINDS, FloatArray, finite
 from fastreader.moi.quantities.score_noise import Noise
@@ -176,7 +177,7 @@ def differing(
 ) -> list[str]:
     """Return the differences in reader and template, both sides named, unless names and digests are empty.
 
-    Readers of one revision are the same, whatever their names. A packaged model has no revision, so a reader of the
+    Readers of one revision are the same, whatever their names; one that was not read may be any. A packaged model has no revision, so a reader of the
     same name with a revision differs from it.
 
     >>> differing("bias", {"name": "a"}, "t", "scores", {"name": "b"}, "t")
@@ -187,7 +188,9 @@ def differing(
     name, other_name = reader.get("name", ""), other.get("name", "")
     revision, other_revision = reader.get("revision", ""), other.get("revision", "")
     pairs = []
-    if not revision or revision != other_revision:
+    if NOT_READ in (revision, other_revision):
+        pass  # a dry run cannot tell
+    elif not revision or revision != other_revision:
         pairs.append(("reader", name, other_name, bool(name and other_name)))
         known = bool(revision and other_revision) or name == other_name != ""
         pairs.append(("the reader's revision", revision, other_revision, known))

@@ -109,11 +109,18 @@ def measure(name: str, load: Load, prompts: Mapping[str, Mapping[str, Any]] = Ma
     return function(model, load, judges.prompt_of(judgement, prompts))
 
 
-def prompt_digest(name: str, prompts: Mapping[str, Any]) -> str | None:
-    """Return a digest of what `Study.judges` replaces in the prompt of a measure, or None."""
+def basis_of(name: str, prompts: Mapping[str, Any], baseline: str | None) -> str | None:
+    """Return a digest of what a measure rests on besides an answer and its question, or None if that is nothing.
+
+    Args:
+        name: of the measure.
+        prompts: `Study.judges`, which replace parts of its prompt.
+        baseline: the answer that it compares with, if it does.
+    """
     kind, _, model = name.partition(":")
     replaced = prompts.get(JUDGED[kind][0]) if model and kind in JUDGED else None
-    return digest(replaced) if replaced else None
+    compared = [baseline] if kind == "preferred" else []
+    return digest([replaced, *compared]) if replaced or compared else None
 
 
 def _short(case: Case) -> list[list[str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,7 +48,11 @@ class SelfConsistencyMethod(TemplateMethod):
         answers = yield from self._answers(batch, example, orders)
         answer, share = majority(answers)
         trace = {"orders": orders, "answers": answers, "share": share}
-        return Answered(answer, trace, texts=tuple(answers) if self.mean else ())
+        return Answered(answer, trace)
+
+    def measured(self, answer: str, trace: Mapping[str, Any]) -> Sequence[str]:
+        """Return the answers after all orders if their mean is measured, else the most frequent one."""
+        return list(trace["answers"]) if self.mean else [answer]
 
 
 def _self_consistency(variant: str, options: dict[str, Any], study: Any) -> SelfConsistencyMethod:
