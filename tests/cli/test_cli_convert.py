@@ -24,6 +24,17 @@ def test_a_data_set_becomes_a_file_that_every_command_reads(tmp_path):
     assert "output" in output.read_text()
 
 
+def test_one_split_of_a_file_that_holds_several(tmp_path):
+    source, output = tmp_path / "asqa.json", tmp_path / "dev.jsonl"
+    rows = {str(i): {"ambiguous_question": f"q{i}", "qa_pairs": [{"short_answers": ["a"]}]} for i in range(4)}
+    source.write_text(json.dumps({"train": {"0": rows["0"]}, "dev": {k: rows[k] for k in "123"}}))
+    run("convert", source, output, "--split", "dev", "--limit", 2)
+    assert [example.question for example in fr.load_examples(output)] == ["q1", "q2"]
+    failed = run("convert", source, tmp_path / "test.jsonl", "--split", "test", expect=2)
+    assert "--split: expected one of the file's (train, dev), got 'test'" in failed.stderr
+    assert not (tmp_path / "test.jsonl").exists()
+
+
 def test_what_is_not_kept_is_said(tmp_path):
     source, output = tmp_path / "a.jsonl", tmp_path / "b.jsonl"
     source.write_text(json.dumps(CRAG) + "\n" + json.dumps({"question": "q", "answer": 3}) + '\n{"claim": "c"}\n')

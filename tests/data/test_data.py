@@ -74,10 +74,16 @@ def test_dpr(tmp_path):
     )
 
 
+def test_a_title_in_quotes_survives(tmp_path):
+    given = [Example("q", [Passage("t", title) for title in ('"Heroes"', '""', '"', '"a" and "b"', "")])]
+    save_examples(given, tmp_path / "a.jsonl", "flashrag")
+    assert load_examples(tmp_path / "a.jsonl") == given
+
+
 def test_flashrag_reads_the_title_from_the_first_line(tmp_path):
     (example,) = load_examples(write(tmp_path / "a.jsonl", json.dumps(FLASHRAG)))
     assert example.passages == [
-        Passage("Ada wrote it.", '"One"', "11"),
+        Passage("Ada wrote it.", "One", "11"),
         Passage("Bea did not.", "", "12"),
     ]
     assert (example.id, example.answers) == ("test_0", ["Ada"])

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import fastreader as fr
-from fastreader.data import SkippedRows, load_questions
+from fastreader.data import SkippedRows, load_passages, load_questions
 from fastreader.data.formats import parse_row
 from fastreader.data.write import dpr_row
 from fastreader.errors import InputError
@@ -384,7 +384,8 @@ def test_annotations_become_flags(tmp_path):
     found = one(tmp_path, {**row, "supporting_facts": facts, "level": "hard"})
     assert found.passages == [fr.Passage("One. Two.", "T", is_gold=True), fr.Passage("x y", "U", is_gold=False)]
     assert found.metadata == {"supporting_facts": facts, "level": "hard"}
-    assert [p.is_gold for p in one(tmp_path, row).passages] == [None, None]  # HotpotQA's test questions
+    for unknown in ({}, {"supporting_facts": []}, {"supporting_facts": {"title": [], "sent_id": []}}):  # to test on
+        assert [p.is_gold for p in one(tmp_path, row | unknown).passages] == [None, None]
     alce = {"question": "q", "answer": "long", "qa_pairs": [{"short_answers": ["a", "b"]}, {"short_answers": ["c"]}]}
     found = one(tmp_path, {**alce, "docs": [{"text": "t", "answers_found": [0, 1]}, {"text": "u"}]})
     assert found.answers == ["a", "b", "c"] and found.metadata["answer"] == "long"
@@ -411,6 +412,26 @@ def test_annotations_become_flags(tmp_path):
 def test_right_answers_may_have_the_key_of_another_data_set(tmp_path, row):
     found = one(tmp_path, row)
     assert (found.answers, [p.text for p in found.passages], found.metadata) == (["a"], ["t"], {})
+
+
+def test_questions_of_triviaqa_to_test_on_have_no_answers(tmp_path):
+    pages = {"entity_pages": {"title": ["T"], "wiki_context": ["w"]}, "search_results": {}}
+    hub = {"question": "q", "question_id": "q1", **pages, "answer": {"value": "<unk>", "aliases": []}}
+    published = {"Question": "q", "QuestionId": "q1", "EntityPages": [{"Title": "T", "WikiContext": "w"}]}
+    for row in (hub, published):
+        found = one(tmp_path, row)
+        assert (found.answers, found.id, found.passages) == ([], "q1", [fr.Passage("w", "T")])
+
+
+@pytest.mark.parametrize("key", ["contents", "text"])
+def test_titles_of_wikipedia_are_without_their_quotes(tmp_path, key):
+    """As pyserini and FlashRAG write them, so that a retrieved passage equals the one in a corpus."""
+    (row,) = load_passages(write(tmp_path / "c.jsonl", json.dumps({"id": "1", "contents": '"Aaron"\nA prophet.'})))
+    assert (row.title, row.text) == ("Aaron", "A prophet.")
+    retrieved = {"contexts": [{"docid": "1", "text": '"Aaron"\nA prophet.'}]}
+    flash = {"output": {"retrieval_result": [{"id": "1", "contents": '"Aaron"\nA prophet.'}]}}
+    (found,) = one(tmp_path, {"question": "q", **(retrieved if key == "text" else flash)}).passages
+    assert (found.title, found.text) == (row.title, row.text)
 
 
 def test_pairs_of_asqa_may_be_columns(tmp_path):
@@ -460,6 +481,9 @@ def test_rows_inside_others_are_found(tmp_path):
     }
     path = write(tmp_path / "b.json", json.dumps(keyed, indent=1))
     assert [e.id for e in fr.load_examples(path)] == ["4", "5"]
+    split = {"train": {"4": keyed["4"]}, "dev": {"5": keyed["5"]}}
+    found = fr.load_examples(write(tmp_path / "c.json", json.dumps(split)))
+    assert [(e.id, e.metadata) for e in found] == [("4", {"split": "train"}), ("5", {"split": "dev"})]
     keyed["5"]["contexts"] = [{"docid": 1}]
     path.write_text(json.dumps(keyed))
     with pytest.raises(InputError, match=r"b\.json, line 1, item '5': contexts\[0\]: missing key 'text'"):
@@ -542,6 +566,8 @@ MALFORMED = [
     ({"query": "q", "positive": "t", "answer": ["a"]}, "positive: expected a list, got the string 't'"),
     ({"user_input": "q", "retrieved_contexts": [1]}, "retrieved_contexts[0]: expected a string, got the number 1"),
     ({"question": "q", "positive_ctxs": [{"title": "T", "text": 1}]}, "positive_ctxs[0].text: expected a string"),
+    ({"question": "q", "reference": 1969}, "reference: expected"),
+    ({"question": "q", "references": [3, 5]}, "references: expected"),
     (
         {"question": "q", "answer": ["a"], "retrieved_docs": [{"text": "t"}]},
         "retrieved_docs: passages are not read from this key",

@@ -97,5 +97,10 @@ def test_figures_are_the_papers():
     assert cell("sure", "gpt-3.5-turbo-0301", "2Wiki", "f1", "sure:replug", "table 1") == 0.285
     assert cell("sure", "gpt-3.5-turbo-0301", "NQ", "em", "sure", "table 1") == 0.335
     assert cell("eor", "meta-llama/Llama-2-13b-chat-hf", "WebQ", "words", "EoR", "(EM)") == 0.4719
-    assert cell("noise", "mosaicml/mpt-7b-instruct", "NQ-open", "contained", "noise:random:8:mid", "table 2") == 0.1566
-    assert cell("noise", "microsoft/phi-2", "NQ-open", "contained", "noise:distracting:6:near", "table 1") == 0.3623
+    assert (
+        cell("noise", "mosaicml/mpt-7b-instruct", "NQ-open train", "contained", "noise:random:8:mid", "table 2")
+        == 0.1566
+    )
+    assert (
+        cell("noise", "microsoft/phi-2", "NQ-open train", "contained", "noise:distracting:6:near", "table 1") == 0.3623
+    )

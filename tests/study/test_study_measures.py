@@ -109,6 +109,18 @@ def test_rouge_compares_with_the_long_answers_of_data_that_have_them(tmp_path, l
     assert measures_of(tmp_path / "run")["two", "sure:base"] == {"rouge_l": pytest.approx(2 / (3 + 4))}
 
 
+@pytest.mark.parametrize(
+    ("pairs", "value"),
+    [([{"short_answers": "Ann"}, {"short_answers": ["Cid"]}], 0.5), ([{"question": "who?"}], None), (["Ann"], None)],
+)
+def test_short_answers_may_be_texts_and_may_be_missing(tmp_path, pairs, value):
+    study = study_of(tmp_path, ["short_answers"])
+    row = json.loads((tmp_path / "q.jsonl").read_text().splitlines()[0]) | {"qa_pairs": pairs}
+    (tmp_path / "q.jsonl").write_text(json.dumps(row) + "\n")
+    run(study, tmp_path / "run")
+    assert measures_of(tmp_path / "run")["two", "sure:base"] == {"short_answers": value}
+
+
 @pytest.mark.parametrize(("metric", "values"), [("words", (0.0, 1.0)), ("rouge_l", (1 / 3, 1.0))])
 def test_a_measure_as_the_metric_has_a_contrast(tmp_path, metric, values):
     run(study_of(tmp_path, [], metric=metric, baseline="sure:base"), tmp_path / "run")
@@ -156,7 +168,7 @@ def test_a_table_of_models_may_be_added_and_not_changed(tmp_path):
     assert measures_of(tmp_path / "run")["two", "sure:no_retrieval"] == {"preferred:judge": 1.0}
     other = {"judge": {"model": "server:http://there", "tokenizer": "t"}}
     for models in (other, {**more, "scripted": {"model": "another"}}):
-        with pytest.raises(InputError, match="holds a run of another study: the reader (judge|scripted) was"):
+        with pytest.raises(InputError, match=r"holds a run of another study: the reader (judge|scripted) was"):
             run(study_of(tmp_path, ["preferred:judge"], models=models), tmp_path / "run", judge, resume=True)
 
 

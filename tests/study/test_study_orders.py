@@ -44,6 +44,12 @@ def test_moi_paper(tmp_path, tiny_reader):
     example = load_examples(pruned.data)[0]
     found = moi_paper(tiny_reader, example.question, example.passages, seed=0, prune=2, order="matched")
     assert row["trace"]["order"] == found.order
+    # Half of a question's own passages, however many the study allows.
+    halves = study_of(tmp_path, ["moi:paper-pruned"], count=1, max_new_tokens=3)
+    assert halves.passages > 3 and run(halves, tmp_path / "halves", tiny_reader).failed == 0
+    (row,) = rows_of(tmp_path / "halves").values()
+    found = moi_paper(tiny_reader, example.question, example.passages, seed=0, permutations="cyclic", prune=1)
+    assert row["trace"]["order"] == found.order
     for options, message in (({"sign": "rising"}, "sign: expected one of"), ({"stopping": {}}, "got 'stopping'")):
         with pytest.raises(InputError, match=f"'moi:paper': .*{message}"):
             run(study_of(tmp_path, [{"method": "moi:paper", **options}]), tmp_path / "other", tiny_reader)
@@ -85,7 +91,7 @@ def test_self_consistency_and_its_mean(tmp_path, tiny_reader):
 
 
 def test_the_mean_over_orders_is_taken_of_every_measure(tmp_path, tiny_reader, monkeypatch):
-    """The paper's "Random"; the most frequent answer of the same orders has its own value."""
+    """The paper's "Random". The most frequent answer of the same orders has its own value."""
     monkeypatch.setitem(PLAIN, "words", lambda case: float(len(case.answer)))
     both = ["self-consistency", "self-consistency:mean"]
     folder = tmp_path / "run"

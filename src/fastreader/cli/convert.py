@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Iterator
 from enum import StrEnum
@@ -13,10 +14,11 @@ import typer
 from fastreader.cli import options
 from fastreader.cli.inputs import Skipped, check_writable
 from fastreader.cli.screen import say
-from fastreader.core.checks import require
+from fastreader.core.checks import expect, require
 
 if TYPE_CHECKING:
     from fastreader.data import Example
+    from fastreader.data.read import NamedExample
 
 
 class ExampleFormat(StrEnum):
@@ -56,12 +58,25 @@ class _Converted:
             yield f"not kept: {key}, {why}"
 
 
+def _of_split(rows: Iterator[NamedExample], split: str) -> Iterator[NamedExample]:
+    """Yield the rows of a split."""
+    splits: dict[str, int] = {}
+    for row in rows:
+        name = str(row.example.metadata.get("split", ""))
+        splits[name] = splits.get(name, 0) + 1
+        if name == split:
+            yield row
+    held = ", ".join(name or "rows without a split" for name in splits) or "no rows"
+    expect(split in splits, "--split", f"one of the file's ({held})", split)
+
+
 def convert(
     file: Annotated[Path, typer.Argument(metavar="IN", help="A data set's file, plain or gzipped; - is stdin.")],
     output: Annotated[Path, typer.Argument(metavar="OUT", help="File to write; gzipped if it ends in .gz.")],
     *,
     format: Annotated[ExampleFormat, typer.Option("--format", "-f", help="Format to write.")] = ExampleFormat.dpr,
     limit: options.LimitOption = None,
+    split: Annotated[str | None, typer.Option(help="Only rows of this split, of a file that holds several.")] = None,
     skip_errors: Annotated[bool, typer.Option(help="Report rows that cannot be read, and continue.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace OUT if it exists.")] = False,
 ) -> None:
@@ -72,6 +87,8 @@ def convert(
     Examples:
 
       fastreader convert hotpot_dev_distractor_v1.json hotpot.jsonl
+
+      fastreader convert ASQA.json asqa.jsonl --split dev
 
       fastreader convert popQA.tsv popqa.jsonl.gz --limit 500
 
@@ -86,7 +103,9 @@ def convert(
     require(force or not output.exists(), f"{output}: exists; --force replaces it")
     check_writable("OUT", output)
     skipped, counts = Skipped(skip_errors), _Converted()
-    rows = iter_named(source, limit, skipped.on_error)
+    rows = iter_named(source, None if split else limit, skipped.on_error)
+    if split:
+        rows = itertools.islice(_of_split(rows, split), limit)
     save_examples((counts.add(row.format, row.example) for row in rows), output, format.value)
     for line in counts.lines():
         say(line)

@@ -65,7 +65,8 @@ def nested_rows(place: str, value: Any) -> Iterator[tuple[str, Any]]:
 
     - ``{"Data": [...]}`` of TriviaQA;
     - an article of SQuAD, with its questions in ``paragraphs[].qas``;
-    - rows by identifier, as in pyserini's files, and splits of them, as in ASQA's; the identifier becomes ``id``;
+    - rows by identifier, as in pyserini's files, and splits of them, as in ASQA's; the identifier becomes ``id``, the
+      name of a split ``split``;
     - columns by identifier, as in MS MARCO's files.
     """
     if not isinstance(value, dict) or not value:
@@ -80,6 +81,8 @@ def nested_rows(place: str, value: Any) -> Iterator[tuple[str, Any]]:
             yield f"{place}, row {key!r}", {column: values[key] for column, values in value.items()}
     elif _is_keyed(value):
         for key, row in value.items():
+            if find_format(row) is None and _is_keyed(row):  # a split, whose name tells its rows apart
+                row = {name: {"split": key, **inner} for name, inner in row.items()}
             known = any(name in row for name in QUESTION_IDS) or find_format(row) is None
             yield from nested_rows(f"{place}, item {key!r}", row if known else {"id": key, **row})
     else:

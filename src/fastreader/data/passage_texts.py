@@ -14,9 +14,19 @@ def id_text(value: object) -> str:
 
 
 def split_contents(contents: str) -> tuple[str, str]:
-    """Return title and text of FlashRAG's `contents`: the first line is the title, and a single line is the text."""
+    """Return title and text of FlashRAG's `contents`: the first line is the title, and a single line is the text.
+
+    Corpora of Wikipedia have the title in double quotes, as pyserini's do.
+    """
     title, newline, text = contents.partition("\n")
-    return (title, text) if newline else ("", title)
+    quoted = split_quoted(contents)
+    return quoted if quoted[0] else (title, text) if newline else ("", title)
+
+
+def with_contents(title: str, text: str) -> str:
+    """Return title and text as `contents` from which `split_contents` reads them."""
+    quoted = len(title) > 2 and title[0] == title[-1] == '"'  # its own quotes, not a corpus's
+    return f'"{title}"\n{text}' if quoted else f"{title}\n{text}"
 
 
 def split_quoted(text: str) -> tuple[str, str]:

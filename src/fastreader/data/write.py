@@ -16,6 +16,7 @@ from fastreader.data.answers import ANSWER_KEYS
 from fastreader.data.containers import PathLike
 from fastreader.data.files import json_text, replacing
 from fastreader.data.formats import parse_row
+from fastreader.data.passage_texts import with_contents
 from fastreader.data.types import Example, Passage
 from fastreader.errors import InputError
 
@@ -118,7 +119,7 @@ def _flashrag(example: Example) -> Row:
     results = []
     for passage in example.passages:
         expect("\n" not in passage.title, "title", "one line, as FlashRAG keeps it", passage.title)
-        results.append(_judged(passage, contents=f"{passage.title}\n{passage.text}"))
+        results.append(_judged(passage, contents=with_contents(passage.title, passage.text)))
     metadata = dict(example.metadata)
     output = metadata.pop("output", {})
     expect(isinstance(output, dict), "metadata['output']", "an object, as in FlashRAG's format", output)

@@ -179,7 +179,8 @@ class Study(_Table):
         seeds: methods that draw run once per seed, the others with the first; "seed" is a synonym.
         candidates: answers that the reader chooses from, by their log-likelihood, instead of writing: a list, or
             "rows" for each question's own (FEVER's labels). Only for methods that fill `template`, except marginal.
-        max_new_tokens: at most this many tokens of an answer, unless the method sets its own limit.
+        max_new_tokens: at most this many tokens of an answer, unless the method sets its own limit, as SuRe
+            (`sure.max_answer_tokens`) and noise (`noise.max_new_tokens`) do.
         batch_size: number of questions that run together; more pack better and need more memory. Results do not
             depend on it.
         max_batch_tokens: at most this many tokens are computed in one pass; None derives it from free memory.

@@ -65,8 +65,8 @@ def _named_models(study: Study) -> dict[str, str]:
     return {key: name for key, name in named.items() if name and Path(name).expanduser().exists()}
 
 
-def check_models(folder: Path, before: Study, now: Study) -> None:
-    """Check that the readers of a run are loaded as they were; tables of others, such as judges, may be added."""
+def require_same_models(folder: Path, before: Study, now: Study) -> None:
+    """Check that the readers of a run are loaded as they were. Tables of others, such as judges, may be added."""
     judges = {name.rpartition(":")[2] for name in before.measured}
     for name in sorted({*before.models, *_readers(before).values(), *judges}):
         was, own = model_of(before, name).model_dump(mode="json"), model_of(now, name).model_dump(mode="json")

@@ -22,9 +22,9 @@ from fastreader.study.contents import (
     calibrations,
     check_calibrations,
     check_contents,
-    check_models,
     contents,
     finds_calibrations,
+    require_same_models,
     require_same_study,
 )
 from fastreader.study.measures.registry import basis_of
@@ -136,7 +136,7 @@ class RunFolder:
 
     def _check(self, study: Study) -> None:
         theirs = self.study()
-        check_models(self.path, theirs, study)
+        require_same_models(self.path, theirs, study)
         before, now = ({**each.identity(), "models": None} for each in (theirs, study))
         differing = [key for key in now if before.get(key) != now[key]]
         changes = (f"{key} was {_show(before.get(key))}, is now {_show(now[key])}" for key in differing)

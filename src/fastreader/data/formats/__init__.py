@@ -69,6 +69,7 @@ FORMATS = (  # the first whose marks a row has is its format
     RowFormat("nq_open_gold", {**_QUESTION, "idx_gold_in_corpus": object}, data_sets.GoldRow),
     RowFormat("TriviaQA", {**_QUESTION, "entity_pages": object}, data_sets.TriviaRow),
     RowFormat("TriviaQA", {"Question": object, "Answer": object}, data_sets.TriviaRow),
+    RowFormat("TriviaQA", {"Question": object, "QuestionId": object}, data_sets.TriviaRow),
 )
 PLAIN = RowFormat("questions without passages", {}, data_sets.PlainRow)
 _EXPECTED = (

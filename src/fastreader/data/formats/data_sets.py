@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import AliasChoices, BeforeValidator, Field, model_validator
 
 from fastreader.core.checks import expect, located, require
-from fastreader.data.answers import QUESTION_IDS, AnsweredRow, AnswerTexts, AnyAnswersRow, answer_texts
+from fastreader.data.answers import QUESTION_IDS, UNKNOWN, AnsweredRow, AnswerTexts, AnyAnswersRow, answer_texts
 from fastreader.data.formats.columns import as_objects
 from fastreader.data.formats.retrieved import ListedPassage
 from fastreader.data.passage_texts import joined_sentences, titled
@@ -97,7 +97,8 @@ class HotpotRow(AnyAnswersRow):
 
     def example(self) -> Example:
         """Return the row as an Example."""
-        gold = None if self.supporting_facts is None else {fact.title for fact in self.supporting_facts}
+        # None are published of questions to test on.
+        gold = {fact.title for fact in self.supporting_facts or ()} or None
         passages = []
         for i, p in enumerate(self.context):
             is_gold = None if gold is None else p.title in gold
@@ -300,7 +301,6 @@ class RgbRow(AnyAnswersRow):
 
 
 _PAGE_TEXTS = ("wiki_context", "search_context", "description")
-_UNKNOWN = "<unk>"  # TriviaQA's answer to a question whose answers are not published
 
 
 def _snake(value: object) -> object:
@@ -338,7 +338,7 @@ class TriviaRow(JsonRow):
                     metadata.setdefault(key, []).append(page)
                 else:
                     passages.append(passage)
-        answers = [text for text in self.answer if text != _UNKNOWN]
+        answers = [text for text in self.answer if text != UNKNOWN]
         return Example(self.question, passages, answers, id=self.question_id, metadata=metadata)
 
     @staticmethod

@@ -177,8 +177,8 @@ def differing(
 ) -> list[str]:
     """Return the differences in reader and template, both sides named, unless names and digests are empty.
 
-    Readers of one revision are the same, whatever their names; one that was not read may be any. A packaged model has no revision, so a reader of the
-    same name with a revision differs from it.
+    Readers of one revision are the same, whatever their names; one that was not read may be any. A packaged model has
+    no revision, so a reader of the same name with a revision differs from it.
 
     >>> differing("bias", {"name": "a"}, "t", "scores", {"name": "b"}, "t")
     ["reader: bias 'a', scores 'b'"]

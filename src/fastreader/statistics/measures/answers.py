@@ -68,8 +68,8 @@ def rouge_l(answer: str, right: Sequence[str]) -> float:
     """Return ROUGE-L (Lin 2004): the F measure of the longest common subsequence of words, the best over `right`.
 
     Precision is its length over the words of `answer`, recall over a right answer's words. Words are runs of letters
-    and digits in lower case, as in the package rouge-score without its stemmer. Unlike `f1` it counts articles, and
-    the order of the words matters.
+    and digits in lower case, as in the package rouge-score without its stemmer, which knows English letters alone and
+    cuts other words to pieces. Unlike `f1` it counts articles, and the order of the words matters.
 
     >>> rouge_l("police kill the gunman", ["police killed the gunman"])
     0.75

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from fastreader.core.checks import check_keys, expect, located
+from fastreader.data.answers import answer_texts
 from fastreader.data.fingerprints import digest
 from fastreader.eor.similarity.loading import check_names, require_model_name
 from fastreader.statistics.measures.answers import contained_words, rouge_l, short_answer_recall
@@ -126,7 +127,8 @@ def basis_of(name: str, prompts: Mapping[str, Any], baseline: str | None) -> str
 def _short(case: Case) -> list[list[str]]:
     """Return the short answers that an answer must contain, each with its aliases: ASQA's `qa_pairs`."""
     pairs = case.example.metadata.get("qa_pairs")
-    return [list(pair["short_answers"]) for pair in pairs] if isinstance(pairs, list) else []
+    held = [pair.get("short_answers") for pair in pairs if isinstance(pair, Mapping)] if isinstance(pairs, list) else []
+    return [aliases for aliases in map(answer_texts, held) if aliases]
 
 
 def _references(case: Case) -> list[str]:

@@ -47,10 +47,11 @@ _TRACED = {
     "bias": ("bias", "intervals", "num_questions", "sign"),
     "utilities": ("utility", "intervals", "p_best", "bias", "method", "identified"),
 }  # attributes of a ranking that its row keeps
+HALF = "half of the passages"
 PAPER: dict[str, dict[str, Any]] = {
     "paper": {},
     "paper-cyclic": {"permutations": "cyclic"},
-    "paper-pruned": {"permutations": "cyclic", "prune": None},  # None: half of the study's passages
+    "paper-pruned": {"permutations": "cyclic", "prune": HALF},
     "paper-variable": {"permutations": "cyclic", "prune_mass": 0.9},
 }
 """The variants of `moi` that are the paper's own, `moi.baselines.moi_paper`, with the options of its Table 6."""
@@ -182,6 +183,8 @@ class OrderMethod(TemplateMethod):
             # InputError, not NotApplicable: with a calibration, a resumed run can answer the question.
             bias = given(found, f"{wanted}; run fastreader calibrate, or give bias")[0]
         settings = {"bias": bias, "seed": batch.seed, "template": self.template, "model": self.model, **self.options}
+        if settings.get("prune") == HALF:
+            settings["prune"] = max(1, len(example.passages) // 2)
         ranker = ranker_of(batch, self.ranker).tree_reader()
         ordering = self.method(ranker, example.question, example.passages, **settings)
         scores = {} if ordering.scores is None else {"order_scores": ordering.scores.tolist()}
@@ -195,9 +198,8 @@ def _make_moi(variant: str, options: dict[str, Any], study: Any) -> StudyMethod:
         check_options(f"moi:{variant}", options, _PAPER)
         for name, known in (("sign", SIGNS), ("order", ORDERS)):
             check_choice(f"method 'moi:{variant}': {name}", options.get(name, known[0]), known)
-        half = {"prune": max(1, study.passages // 2)} if "prune" in PAPER[variant] else {}
         names = ("sign", "permutations", "prune", "prune_mass", "order")
-        own: dict[str, Any] = {**PAPER[variant], **half, **{name: options[name] for name in names if name in options}}
+        own: dict[str, Any] = {**PAPER[variant], **{name: options[name] for name in names if name in options}}
         return _make_order("moi-paper", {k: v for k, v in options.items() if k not in own}, study, own)
     given = {**study.moi, **options}
     check_options("moi", given, _MOI)
