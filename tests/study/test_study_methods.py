@@ -81,6 +81,24 @@ def test_moi_on_a_tree_reader(tmp_path, tiny_reader, monkeypatch):
     assert again.fresh == 0
 
 
+def test_a_new_calibration_of_a_reader_that_ranks_is_another_study(tmp_path, tiny_reader, monkeypatch):
+    monkeypatch.setenv("FASTREADER_CACHE", str(tmp_path / "cache"))
+    kept = tmp_path / "cache" / "calibrations"
+    kept.mkdir(parents=True)
+    readers = {"engine": tiny_reader, "ranker": tiny_reader}
+
+    def resumed(limit):
+        methods = [{"method": "moi", "model": "ranker"}]
+        study = study_of(tmp_path, methods, count=5, limit=limit, max_new_tokens=2, readers=["engine"])
+        return run_study(study, tmp_path / "run", load=readers.__getitem__, progress=False, resume=True)
+
+    resumed(1)
+    assert set(RunFolder(tmp_path / "run").read_json("calibrations.json")) == {"engine", "ranker"}
+    (kept / f"elsewhere-r{tiny_reader.revision}-{Template().digest()}-question-n7.json").write_text("new")
+    with pytest.raises(InputError, match=r"the calibration .* of (ranker|engine) is new"):
+        resumed(2)
+
+
 def test_a_new_or_changed_calibration_is_another_study(tmp_path, tiny_reader, monkeypatch):
     """Calibrations count by the reader's revision, under any name, and not by a name with another revision."""
     monkeypatch.setenv("FASTREADER_CACHE", str(tmp_path / "cache"))
