@@ -77,10 +77,23 @@ def _waits(name: str, args: Any) -> bool:
     return name in WAITING or (name == "repeat_interleave" and isinstance(args[-1], Tensor))
 
 
+_GENERATORS: dict[int, tuple[torch.Generator, torch.Generator]] = {}
+
+
+def _generator_of(given: torch.Generator) -> torch.Generator:
+    """Return the CPU's generator that replaces one of the device: draws follow each other from the same seed."""
+    held = _GENERATORS.get(id(given))
+    if held is None or held[0] is not given or held[1].initial_seed() != given.initial_seed():
+        held = _GENERATORS[id(given)] = given, torch.Generator().manual_seed(given.initial_seed())
+    return held[1]
+
+
 def _on_cpu(operand: Any) -> Any:
     """Return an operand for the CPU's operator, which may run later."""
     if isinstance(operand, Tensor):
         return alias(operand) if operand.is_cuda else snapshot(operand)
+    if isinstance(operand, torch.Generator) and operand.device.type == "cuda":
+        return _generator_of(operand)
     return "cpu" if isinstance(operand, torch.device) and operand.type == "cuda" else operand
 
 
