@@ -81,7 +81,7 @@ def nested_rows(place: str, value: Any) -> Iterator[tuple[str, Any]]:
             yield f"{place}, row {key!r}", {column: values[key] for column, values in value.items()}
     elif _is_keyed(value):
         for key, row in value.items():
-            if find_format(row) is None and _is_keyed(row):  # a split, whose name tells its rows apart
+            if find_format(row) is None and _is_keyed(row):  # a split: its rows keep its name
                 row = {name: {"split": key, **inner} for name, inner in row.items()}
             known = any(name in row for name in QUESTION_IDS) or find_format(row) is None
             yield from nested_rows(f"{place}, item {key!r}", row if known else {"id": key, **row})

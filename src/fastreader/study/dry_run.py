@@ -272,10 +272,9 @@ def dry_run(
     after which SuRe has no candidates, and of replies as long as allowed, all different; if no later prompt holds a
     reply, only `new_tokens` differ. Where scores rank the passages of a prompt (the best one of `sure:top1`, the chunks
     of @RR), they keep the retriever's order for the first bound, so that @RR@3 repeats the prompt of @3, and have a
-    random order for the second; a reader's own ranking is in between. MoI with `stopping` and a calibration has the
-    fewest rounds in both. Not counted: replies of EoR that are written
-    again because they began with an empty line, cross-encoders, sentence encoders, similarities and measures by a
-    model, conflicts, attribution and attention.
+    random order for the second; a reader's own ranking is in between. With a calibration, MoI with `stopping` has the
+    fewest rounds in both. Not counted: replies of EoR that are written again because they began with an empty line,
+    cross-encoders, sentence encoders, similarities and measures by a model, conflicts, attribution and attention.
 
     Args:
         study: the study.

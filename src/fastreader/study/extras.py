@@ -243,7 +243,8 @@ def write_measures(study: Study, run: RunFolder, examples: Sequence[Example], lo
             for row in rows:
                 texts = Counter(methods[row["method"]].measured(row["answer"], row["trace"]))
                 basis = basis_of(name, study.judges, baseline.of(row))
-                key = json.dumps([row["id"], name, *filter(None, [basis, len(texts) > 1 and "mean"])])
+                parts = [row["id"], name, *filter(None, [basis, "mean" if len(texts) > 1 else None])]
+                key = json.dumps(parts, ensure_ascii=False)
                 if key not in log:
                     example, own = by_id[row["question_id"]], row["trace"]
                     cases = [Case(example, text, own, baseline.of(row)) for text in texts]

@@ -97,7 +97,7 @@ class HotpotRow(AnyAnswersRow):
 
     def example(self) -> Example:
         """Return the row as an Example."""
-        # None are published of questions to test on.
+        # Test questions come without these facts.
         gold = {fact.title for fact in self.supporting_facts or ()} or None
         passages = []
         for i, p in enumerate(self.context):

@@ -52,7 +52,7 @@ def rope_parameters(file: GgufFile, of: Architecture, head: int, context: int) -
     kind = file.get(f"{prefix}scaling.type", str, "linear")
     original = file.get(f"{prefix}scaling.original_context_length", int, context)
     finetuned = file.get(f"{prefix}scaling.finetuned", bool, True)  # how the model was trained
-    if file.architecture == "granite" and not finetuned:  # of Granite's models those without it rotate nothing
+    if file.architecture == "granite" and not finetuned:  # llama.cpp then rotates nothing
         raise _unsupported(file, "rope.scaling.finetuned false (no rotary embedding)")
     sizes = number("scaling.attn_factor", 1.0)
     if kind not in _TYPES or original < 1:

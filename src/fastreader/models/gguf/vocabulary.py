@@ -40,7 +40,7 @@ _ENDS = frozenset(
         "<｜end▁of▁sentence｜>",
     ]
 )
-# Of a role in code that is written between two others, which no key gives a token, it takes one of these texts.
+# Roles around code that is filled in. If no key names the token of a role, the token of one of these texts has it.
 _FILLED_IN = {
     "fim_pre": "<|fim_prefix|> <fim-prefix> <fim_prefix> <｜fim▁begin｜> <PRE> ▁<PRE> <|code_prefix|>",
     "fim_suf": "<|fim_suffix|> <fim-suffix> <fim_suffix> <｜fim▁hole｜> <SUF> ▁<SUF> <|code_suffix|>",

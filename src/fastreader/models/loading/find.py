@@ -82,8 +82,7 @@ def find(options: LoadOptions) -> Found:
     try:
         return _find(options)
     except PermissionError as error:
-        message = f"{os.fspath(options.model)}: this user may not read it ({error}); copy it, or let its owner allow it"
-        raise ModelNotFoundError(message) from error
+        raise ModelNotFoundError(f"{os.fspath(options.model)}: this user lacks a permission ({error})") from error
 
 
 def _find(options: LoadOptions) -> Found:
