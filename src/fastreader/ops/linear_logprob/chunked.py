@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fastreader.ops.linear.blocks import BlockTensor
+from fastreader.ops.linear.blocks import AT_ONCE, BlockTensor
 from fastreader.ops.linear_logprob.schema import LogprobStats
 
 _ROWS = 512  # with _VOCABULARY, a 16 MB block of float32 logits
@@ -34,10 +34,13 @@ def linear_logprob_chunked(
     mean = torch.zeros(count, dtype=dtype, device=device)
     best = torch.full((count,), float("-inf"), dtype=dtype, device=device)
     argmax = torch.zeros(count, dtype=torch.int64, device=device)
-    for low in range(0, weight.shape[0], _VOCABULARY):
-        part = weight[low : low + _VOCABULARY]
+    step = _VOCABULARY
+    if isinstance(weight, BlockTensor):  # memory for more is new in each block, and clearing it takes longer
+        step = min(step, max(_ROWS, AT_ONCE // weight.shape[1]))
+    for low in range(0, weight.shape[0], step):
+        part = weight[low : low + step]
         block_weight = (part.plain() if isinstance(part, BlockTensor) else part).to(hidden.dtype).to(dtype)
-        block_bias = None if bias is None else bias[low : low + _VOCABULARY].to(dtype)
+        block_bias = None if bias is None else bias[low : low + step].to(dtype)
         for first in range(0, count, _ROWS):
             rows = slice(first, first + _ROWS)
             logits = _logits(hidden[rows].to(dtype), block_weight, block_bias, softcap, scale)
