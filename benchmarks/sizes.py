@@ -21,6 +21,7 @@ stopped run continues. llama.cpp runs by node-llama-cpp's prebuilt build, in a f
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import os
 import resource
@@ -39,6 +40,7 @@ import machine
 import random_readers
 import torch
 import workloads
+import writers
 from groups import Group
 from random_readers import CHECKPOINT, TOKENIZER, RandomReader
 
@@ -52,6 +54,13 @@ WAYS = {
     "llama.cpp, Q4_K_M": ("llamacpp", "Q4_K_M"),
 }
 INSTALL = "npm install --prefix FOLDER --ignore-scripts node-llama-cpp@3.22.1 @node-llama-cpp/linux-x64@3.22.1"
+# What a load would import: of either way, so that loads take the time of loading only.
+_IMPORTED = (
+    "fastreader.reader.reader",
+    "transformers.models.auto.tokenization_auto",
+    "transformers.models.llama.modeling_llama",
+    "transformers.generation.utils",
+)
 ROWS = [1, 4, 16]
 PASSAGES, CANDIDATES, PROMPT = 5, 4, 64
 # Beyond the weights: 1.5 GiB of libraries, activations and keys, and a tenth of gaps.
@@ -318,6 +327,8 @@ def child(kind: str, asked: dict[str, Any]) -> None:
     groups = [Group(**group) for group in asked["groups"]]
     torch.set_num_threads(asked["threads"])
     way = {"fastreader": Fastreader, "transformers": Transformers}[kind]()
+    for module in _IMPORTED:
+        importlib.import_module(module)
     started = time.perf_counter()
     way.load(asked["file"])
     tell({"loaded": time.perf_counter() - started, **way.facts()})
@@ -355,8 +366,6 @@ class Fastreader:
         self._class = Reader
 
     def load(self, path: str) -> None:
-        import writers
-
         self._reader = self._class.load(path, device="cpu", check="quick")
         writers.endless(self._reader.model, self._reader.tokenizer)
 
@@ -401,8 +410,6 @@ class Transformers:
         return peers.prefix_cached(self._model, groups)
 
     def write(self, prompts: list[list[int]], new: int) -> list[list[int]]:
-        import writers
-
         return writers.prefix_cached(self._model, prompts, new)
 
 
