@@ -88,8 +88,11 @@ def concatenate(weights: Sequence[Tensor | PackedWeight]) -> tuple[PackedWeight,
     apart = first.stored == "blocks" or first.precision == "int16" or (first.precision, first.stored) == _TERMS_APART
     if apart or any(each.width % _PANEL for each in packed):
         return None
-    whole = replace(first, data=torch.cat([each.data for each in packed]), width=sum(each.width for each in packed))
-    parts = torch.split(whole.data, [len(each.data) for each in packed])
+    data = first.data.new_empty(sum(len(each.data) for each in packed))
+    parts = torch.split(data, [len(each.data) for each in packed])
+    for part, each in zip(parts, packed, strict=True):
+        part.copy_(each.data)  # by all threads, unlike `cat`: the system clears the new memory as it is written
+    whole = replace(first, data=data, width=sum(each.width for each in packed))
     return whole, [replace(each, data=part) for each, part in zip(packed, parts, strict=True)]
 
 
