@@ -210,6 +210,17 @@ case(
     },
     {"rope.freq_base": 50000.0, "rope.freq_base_swa": 300.0, "rope.scaling.factor": 8.0, "rope.scaling.type": "linear"},
 )
+case(
+    "local base by Ollama's key",
+    "gemma3",
+    {
+        "rope_parameters": {
+            "full_attention": {"rope_type": "default", "rope_theta": 50000.0},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 300.0},
+        }
+    },
+    {"rope.freq_base": 50000.0, "rope.local.freq_base": 300.0, "attention.sliding_window_pattern": [True] * 3},
+)
 case("no window", "gemma3", {"layer_types": ["full_attention"] * 3}, {"attention.sliding_window": None})
 for field, key, value in (
     ("attention_multiplier", "attention.scale", 0.125),
