@@ -80,7 +80,7 @@ def numbers(value):
 def test_a_corpus_that_does_not_fit(built, model, tmp_path):
     """The rest is known to a later process, since the header stays."""
     corpus, store = tmp_path / "corpus.jsonl", tmp_path / "kept"
-    texts = [f"The {i}th river is {'very ' * 20}long." for i in range(20)]
+    texts = [f"The {i}th river is {'very ' * 20}long." for i in range(60)]
     corpus.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
     said = run("passages", "build", corpus, "--store", store, "-m", model, "--max-gb", "0.001").stderr
     assert "left for others: --max-gb 0.001 does not hold all" in said

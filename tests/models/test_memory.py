@@ -1,4 +1,3 @@
-import gc
 import os
 import subprocess
 import sys
@@ -157,15 +156,3 @@ def test_a_check_takes_the_memory_of_its_copies_once(how, least, most):
     own = {name: value for name, value in os.environ.items() if name not in memory._SETTINGS_OF_GLIBC}
     ran = subprocess.run([sys.executable, "-c", AGAIN, how], capture_output=True, text=True, check=True, env=own)
     assert least <= int(ran.stdout) <= most
-
-
-@pytest.mark.parametrize("enabled", [True, False])
-def test_garbage_is_collected_again_after_a_load_if_it_was_before(enabled):
-    try:
-        gc.enable() if enabled else gc.disable()
-        with pytest.raises(RuntimeError), memory.without_collections():
-            assert not gc.isenabled()
-            raise RuntimeError
-        assert gc.isenabled() == enabled
-    finally:
-        gc.enable()

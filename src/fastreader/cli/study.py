@@ -22,6 +22,7 @@ from fastreader.cli.options import (
 )
 from fastreader.cli.screen import Screen, say
 from fastreader.core.checks import given, require
+from fastreader.core.garbage import without_collections
 
 if TYPE_CHECKING:
     from fastreader.study import Study
@@ -172,8 +173,9 @@ def study(
 
       fastreader report runs/second -o report.html
     """
-    from fastreader.study import Study, run_study
-    from fastreader.study.registry import FAMILIES, check, names
+    with without_collections():
+        from fastreader.study import Study, run_study
+        from fastreader.study.registry import FAMILIES, check, names
 
     if list_methods:
         for name in names():

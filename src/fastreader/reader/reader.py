@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 import torch
 
 from fastreader.core.checked import checked
+from fastreader.core.garbage import without_collections
 from fastreader.core.progress import busy, note
 from fastreader.core.protocol import TextOrTokens
 from fastreader.errors import ModelFileError, NotReloadableError
@@ -31,7 +32,6 @@ from fastreader.models.machine.memory import (
     blocks_used_again,
     large_blocks_apart,
     return_freed,
-    without_collections,
 )
 from fastreader.models.passage_cache.cache import PassageCache
 from fastreader.models.rewriting.choices import keep_choices, read_choices

@@ -13,6 +13,7 @@ import numpy as np
 
 from fastreader.core.checked import checked
 from fastreader.core.checks import expect
+from fastreader.core.garbage import without_collections
 from fastreader.core.options import GenerateOptions
 from fastreader.core.protocol import GenerateArguments, Generation, Results, SequenceScores, TextOrTokens
 from fastreader.core.tree import PrefixTree, TokenPairs, TreeStats, partition
@@ -27,6 +28,7 @@ from fastreader.models.loading.sizes import stored
 from fastreader.models.machine.arithmetic import Arithmetic, machine_rates
 from fastreader.reader.fitting import leave_room
 from fastreader.reader.loglikelihood import ScoreReader
+from fastreader.reader.prompts.chat_template import start_renderer
 from fastreader.reader.prompts.encoder import TextEncoder
 from fastreader.reader.relevance import RelevanceCalls, RelevanceWriter
 
@@ -117,8 +119,10 @@ class DryReader(ScoreReader, RelevanceCalls):
         Raises:
             FastreaderError: as `Reader.load`, for all that does not take the weights.
         """
-        found = find(LoadOptions(model, **options))
-        tokenizer, scheme = read_without_weights(found)
+        start_renderer()  # of the chat template, while transformers is imported
+        with without_collections():
+            found = find(LoadOptions(model, **options))
+            tokenizer, scheme = read_without_weights(found)
         encoder, arithmetic = _KeepingEncoder(tokenizer), decide(found).arithmetic
         config = found.config.get_text_config()
         regimes = rotary_regimes(config)

@@ -93,18 +93,6 @@ def _malloc_settings() -> Any:
     return None if _SETTINGS_OF_GLIBC & os.environ.keys() else _libc("mallopt")
 
 
-@contextmanager
-def without_collections() -> Iterator[None]:
-    """Within the block, garbage is not collected: imports and modules are objects by the hundred thousand that stay."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
-
-
 def _libc(name: str) -> Any:
     """Return a function of glibc, or None elsewhere."""
     return getattr(ctypes.CDLL(None), name, None) if sys.platform == "linux" else None

@@ -83,6 +83,11 @@ def render_chat(
     return str(reply["text"])
 
 
+def start_renderer() -> None:
+    """Start the process that renders, and do not wait for it: the first chat comes after long imports."""
+    _RENDERER.start()
+
+
 class _Renderer:
     """The process that renders, started when it is first needed and again after a template ended it."""
 
@@ -96,6 +101,11 @@ class _Renderer:
         if self._worker is not None:
             self._worker.poll()  # it is no child of this process, which counts as ended
             self._worker = None
+
+    def start(self) -> None:
+        """Start the process, and do not wait for it."""
+        with self._lock:
+            self._worker = self._worker or self._started()
 
     def answer(self, request: bytes) -> dict[str, str]:
         """Return what the process replies to a request, or under "limit" how it ended."""
