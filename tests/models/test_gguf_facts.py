@@ -336,6 +336,13 @@ def test_what_cannot_be_applied_is_refused_by_name(made, architecture, key):
         Reader.load(file, "cpu")
 
 
+@pytest.mark.parametrize("swa", [500.0, -1.0])
+def test_two_bases_of_local_layers_that_differ_are_an_error(made, swa):
+    _, file = made("gemma3", {}, {}, None, {"rope.local.freq_base": 300.0, "rope.freq_base_swa": swa})
+    with pytest.raises(ModelFileError, match="freq_base"):
+        Reader.load(file, "cpu")
+
+
 @pytest.mark.parametrize(
     ("architecture", "name"),
     [

@@ -208,8 +208,10 @@ class _Reader:
                 raise self.bad("attention", f"heads {expected}", f"{rows} of {self.head}, width {self.hidden}")
         rope = rope_parameters(self.file, of, self.head, self.count("context_length"))
         if self.file.architecture == "gemma3":
-            local = self.file.get(self.prefix + "rope.local.freq_base", float, _LOCAL_BASE)  # Ollama's name
-            local = self.file.get(self.prefix + "rope.freq_base_swa", float, local)
+            other = "rope.local.freq_base"  # Ollama's name
+            local = self.number("rope.freq_base_swa", self.number(other, _LOCAL_BASE))
+            if self.file.has(other) and (stated := self.number(other)) != local:
+                raise self.bad(other, f"rope.freq_base_swa, {local}", stated)
             rope = {"full_attention": rope, "sliding_attention": {"rope_type": "default", "rope_theta": local}}
         return {
             "num_attention_heads": heads,
