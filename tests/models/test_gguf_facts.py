@@ -9,7 +9,7 @@ import torch
 from helpers.gguf_files import keys_of, llama3_divisors, tensors_of, tiny, write
 
 from fastreader import Reader
-from fastreader.errors import UnsupportedModelError
+from fastreader.errors import ModelFileError, UnsupportedModelError
 
 TEXTS = [list(range(20, 56)), [40, 8, 33, 90, 17, 60, 5]]
 BOUND = 1e-5  # nats a token
