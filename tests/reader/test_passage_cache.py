@@ -137,18 +137,21 @@ def test_bits_are_those_without_it():
 @pytest.mark.parametrize("family", ["Llama", "Gemma2, window, caps", "jamba", "mamba2"])
 def test_random_mixtures(family):
     """A draw of `test_many_random_mixtures`."""
-    mix(family, 0, 20)
+    assert min(mix(family, 0, 20)) > 0
 
 
 @pytest.mark.fuzz
 @pytest.mark.parametrize("family", [*SOME, "jamba", "mamba2", "qwen3_next"])
 def test_many_random_mixtures(family):
-    for seed in range(1, 101 if LONG_FORMS else 3):
-        mix(family, seed, 20)
+    found = [mix(family, seed, 20) for seed in range(1, 101 if LONG_FORMS else 3)]
+    assert min(map(sum, zip(*found, strict=True))) > len(found)  # one draw may have no hit
 
 
 def mix(family, seed, calls):
-    """Ask about a shelf by caches that hold one passage, a few, or all, cleared now and then."""
+    """Ask about a shelf by caches that hold one passage, a few, or all, cleared now and then.
+
+    Returns the evictions of a small cache and the hits of a large one.
+    """
     reader = exact(family)
     running, shelf = reader.local_model.model, Shelf(seed)
     entry = 10 * running.key_value_bytes + 2 * running.state_bytes
@@ -163,8 +166,7 @@ def mix(family, seed, calls):
         close(got, reader.score(pairs, max_batch_tokens=budget))
         for each in caches:
             assert each.info().nbytes == sum(e.total_bytes for e in each.entries._held.values()) <= each.max_bytes
-    assert caches[1].info().evictions > 0
-    assert caches[3].info().hits > 0
+    return caches[1].info().evictions, caches[3].info().hits
 
 
 def test_the_least_recently_used_leaves_first_and_the_header_last(tiny_reader):
