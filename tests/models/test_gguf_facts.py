@@ -10,6 +10,7 @@ from helpers.gguf_files import keys_of, llama3_divisors, tensors_of, tiny, write
 
 from fastreader import Reader
 from fastreader.errors import ModelFileError, UnsupportedModelError
+from fastreader.study.dry_reader import DryReader
 
 TEXTS = [list(range(20, 56)), [40, 8, 33, 90, 17, 60, 5]]
 BOUND = 1e-5  # nats a token
@@ -286,6 +287,11 @@ def test_what_a_file_states_is_applied(made, name):
     ours = [score.logprob for score in reader.loglikelihood(pairs)]
     for ids, got in zip(TEXTS, ours, strict=True):
         assert abs(got - one_text(model, ids)) <= BOUND * len(ids)
+    dry = DryReader.load(str(file), device="cpu", precision="exact")
+    running = reader.local_model.model
+    assert (dry.regimes, dry.max_length) == (running.regimes, running.max_length)
+    of_run = reader.describe()
+    assert {key: of_run[key] for key in ("name", "device", "dtype", "precision")}.items() <= dry.describe().items()
 
 
 def test_there_are_enough_cases():

@@ -1,12 +1,14 @@
 """dry_run: its tokens are a run's own, methods that answer nothing, and the command line."""
 
 import json
+import subprocess
+import sys
 import warnings
 from dataclasses import replace
 from unittest import mock
 
 import pytest
-from helpers.support import QUESTIONS, byte_tokenizer, shorter_questions, tiny_llama
+from helpers.support import PACKAGED, QUESTIONS, byte_tokenizer, shorter_questions, tiny_llama
 from typer.testing import CliRunner
 
 from fastreader import Template, cli
@@ -89,6 +91,20 @@ def test_a_reader_from_files_writes_the_same_prompts(model):
     own = tiny_llama()
     layers = sum(each.numel() for name, each in own.named_parameters() if "embed" not in name and "head" not in name)
     assert dry.speed is None or dry.speed.flops_per_token == 2 * layers  # None without the extension
+
+
+def test_a_packaged_reader_imports_no_modules_of_models(packaged_folder):
+    """They take about two seconds of the five in which a dry run has to end."""
+    program = (
+        "import sys\n"
+        "from fastreader.study.dry_reader import DryReader\n"
+        "print(DryReader.load(sys.argv[1]).max_length)\n"
+        "print({'torch._dynamo', 'transformers.activations'} & set(sys.modules))"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", program, PACKAGED], capture_output=True, text=True, check=True, timeout=120
+    )
+    assert run.stdout.splitlines() == ["8192", "set()"]
 
 
 def study_with(folder, model, methods, words=8, **more):

@@ -121,7 +121,7 @@ class DryReader(ScoreReader, RelevanceCalls):
         """
         start_renderer()  # of the chat template, while transformers is imported
         with without_collections():
-            found = find(LoadOptions(model, **options))
+            found = find(LoadOptions(model, **options), to_build=False)
             tokenizer, scheme = read_without_weights(found)
         encoder, arithmetic = _KeepingEncoder(tokenizer), decide(found).arithmetic
         config = found.config.get_text_config()

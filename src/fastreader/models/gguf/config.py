@@ -48,15 +48,18 @@ def architecture_of(file: GgufFile) -> Architecture:
     return MIXTRAL if routed else ARCHITECTURES[file.architecture]
 
 
-def config_of(file: GgufFile) -> Any:
+def config_of(file: GgufFile, *, of_its_class: bool = True) -> Any:
     """Return the config of a file's model, whose `eos_token_id` has all ends that the file names.
+
+    Args:
+        file: the header.
+        of_its_class: whether it can build the model. The class of a model imports most of transformers, in seconds; a
+            plain config has the same fields, as far as the file states them.
 
     Raises:
         ModelFileError: if a key is missing, impossible, or contradicts a tensor.
         UnsupportedModelError: if transformers' modules of the architecture do not do what the file states.
     """
-    import transformers
-
     reader = _Reader(file)
     of = architecture_of(file)
     values = reader.shape(of) | reader.attention(of) | reader.particulars(of) | reader.special_tokens()
@@ -66,6 +69,12 @@ def config_of(file: GgufFile) -> Any:
     reader.use_neutral()
     values["tie_word_embeddings"] = "output.weight" not in file.tensors
     values["dtype"] = stored_dtype(file)
+    if not of_its_class:
+        from transformers.configuration_utils import PreTrainedConfig
+
+        return PreTrainedConfig(**values)
+    import transformers
+
     return transformers.AutoConfig.for_model(of.model_type, **values)
 
 

@@ -68,11 +68,15 @@ class Found:
     access: dict[str, Any] = field(default_factory=dict)
 
 
-def find(options: LoadOptions) -> Found:
+def find(options: LoadOptions, *, to_build: bool = True) -> Found:
     """Return what the options name.
 
     A path that exists is a folder or a GGUF file; any other name a packaged one, or else a hub id. A folder that holds
     only an adapter names its base model.
+
+    Args:
+        options: of the load.
+        to_build: whether the model is then built; else the config of a GGUF file has no class of its own.
 
     Raises:
         InputError: if the model is neither a name, a path nor a pair.
@@ -80,12 +84,12 @@ def find(options: LoadOptions) -> Found:
         ModelFileError: if a file is damaged.
     """
     try:
-        return _find(options)
+        return _find(options, to_build)
     except PermissionError as error:
         raise ModelNotFoundError(f"{os.fspath(options.model)}: this user lacks a permission ({error})") from error
 
 
-def _find(options: LoadOptions) -> Found:
+def _find(options: LoadOptions, to_build: bool) -> Found:
     model, adapter = options.model, None
     if isinstance(model, tuple) and len(model) == 2:
         return Found(options, "pair")
@@ -101,7 +105,7 @@ def _find(options: LoadOptions) -> Found:
         model = peft_adapters.base_of(adapter, parsed(adapter / peft_adapters.CONFIG))
     kind, source = _located(model)
     gguf = Path(source).is_file()
-    return _of_gguf(options, kind, source, adapter) if gguf else _of_folder(options, kind, source, adapter)
+    return _of_gguf(options, kind, source, adapter, to_build) if gguf else _of_folder(options, kind, source, adapter)
 
 
 def _of_folder(options: LoadOptions, kind: Any, source: str, adapter: Path | None) -> Found:
@@ -130,11 +134,11 @@ def _of_folder(options: LoadOptions, kind: Any, source: str, adapter: Path | Non
     )
 
 
-def _of_gguf(options: LoadOptions, kind: Any, source: str, adapter: Path | None) -> Found:
+def _of_gguf(options: LoadOptions, kind: Any, source: str, adapter: Path | None, to_build: bool) -> Found:
     """Return what a GGUF file holds, of whose folder nothing else is read but other parts of a split file."""
     _remove_conversions(cache_dir() / "gguf")
     file = GgufFile(Path(source))
-    config = guarded(lambda: config_of(file), source)
+    config = guarded(lambda: config_of(file, of_its_class=to_build), source)
     file.reject_unused_keys()
     tokenizer = source if adapter is None or not has_tokenizer(adapter) else str(adapter)
     access = {"local_files_only": True, "trust_remote_code": False}
