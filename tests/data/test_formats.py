@@ -66,8 +66,12 @@ def questions_page(e, form):
     long = [{k: v for k, v in c.items() if k != "top_level"} for c in gold]
     notes = [{"long_answer": c, "short_answers": [], "yes_no_answer": "NONE"} for c in long]
     notes[0]["short_answers"] = short
-    if form == "simplified":
+    if form != "hub":
         page = {"document_text": " ".join(tokens), "example_id": e.id, "question_text": e.question}
+        if form == "published":
+            of_page = [{"token": t, "html_token": t[:1] == "<", "start_byte": 0, "end_byte": 1} for t in tokens]
+            page = {"document_tokens": of_page, "document_html": "<P>", "example_id": e.id, "question_text": e.question}
+            page["question_tokens"] = e.question.split(" ")
         return {**page, "long_answer_candidates": candidates, "annotations": notes}
     notes = [{**note, "short_answers": columns(note["short_answers"]), "yes_no_answer": -1} for note in notes]
     document = {"title": "", "tokens": columns([{"token": t, "is_html": t[:1] == "<"} for t in tokens])}
@@ -320,6 +324,7 @@ FORMATS = {
         "titles",
     ),
     "nq": (lambda e: questions_page(e, "simplified"), "golds words distinct"),
+    "nq published": (lambda e: questions_page(e, "published"), "golds words distinct"),
     "nq hub": (lambda e: questions_page(e, "hub"), "golds words distinct"),
     "genread": (lambda e: {"question": e.question, "answer": e.answers}, "none no_id"),
     "webq": (lambda e: {"question": e.question, "answers": e.answers, "id": e.id}, "none"),
@@ -451,6 +456,47 @@ def test_a_claim_of_fever_has_its_labels_as_candidates(tmp_path):
     assert found.metadata["evidence"] == row["evidence"] and found.passages == []
     unlabelled = one(tmp_path, {"id": 1, "claim": "c", "ctxs": [{"title": "T", "text": "x"}]})
     assert unlabelled.answers == [] and unlabelled.passages == [fr.Passage("x", "T")]
+
+
+def test_natural_questions_as_published(tmp_path):
+    """Its keys are all there, and the words of the HTML are not."""
+    words = ["<P>", "Where", "?", "Rome", "</P>", "<Ul>", "x", "</Ul>"]
+    span = {"start_byte": 0, "end_byte": 9}
+    nowhere = {"start_token": -1, "end_token": -1, "start_byte": -1, "end_byte": -1}
+    row = {
+        "annotations": [
+            {
+                "annotation_id": 1,
+                "long_answer": {"candidate_index": 0, "start_token": 0, "end_token": 5, **span},
+                "short_answers": [{"start_token": 3, "end_token": 4, **span}],
+                "yes_no_answer": "NONE",
+            },
+            {
+                "annotation_id": 2,
+                "long_answer": {"candidate_index": -1, **nowhere},
+                "short_answers": [],
+                "yes_no_answer": "NONE",
+            },
+        ],
+        "document_html": "<html>",
+        "document_title": "Rome",
+        "document_tokens": [{"token": t, "html_token": t[0] == "<", **span} for t in words],
+        "document_url": "https://example.org/rome",
+        "example_id": 5225754983651766092,
+        "long_answer_candidates": [
+            {"start_token": 0, "end_token": 5, "top_level": True, **span},
+            {"start_token": 5, "end_token": 8, "top_level": True, **span},
+        ],
+        "question_text": "where",
+        "question_tokens": ["where"],
+    }
+    found = one(tmp_path, row)
+    texts = [fr.Passage("Where ? Rome", "Rome", "0", is_gold=True), fr.Passage("x", "Rome", "1", is_gold=False)]
+    about = {"document_url": "https://example.org/rome"}
+    assert found == fr.Example("where", texts, ["Rome"], id="5225754983651766092", metadata=about)
+    row["document_tokens"] = words
+    with pytest.raises(InputError, match="document_tokens"):
+        one(tmp_path, row)
 
 
 def test_natural_questions_keep_paragraphs_and_yes(tmp_path):

@@ -50,6 +50,11 @@ FORMATS = (  # the first whose marks a row has is its format
     RowFormat(
         "Natural Questions", {"question_text": object, "document_text": object}, natural_questions.SimplifiedNqRow
     ),
+    RowFormat(
+        "Natural Questions as published",
+        {"question_text": object, "document_tokens": object},
+        natural_questions.OriginalNqRow,
+    ),
     RowFormat("HotpotQA and 2WikiMultihopQA", {**_QUESTION, "context": (list, Mapping)}, data_sets.HotpotRow),
     RowFormat(
         "HotpotQA and 2WikiMultihopQA", {**_QUESTION, "context": str, "supporting_facts": object}, data_sets.HotpotRow

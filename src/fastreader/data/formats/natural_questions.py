@@ -41,7 +41,7 @@ def _text(place: str, tokens: Sequence[str], span: _Span) -> str:
 
 class _PageRow(JsonRow):
     dropped: ClassVar = {
-        "document": "the page, whose candidates for the long answer are the passages",
+        "the page": "whose candidates for the long answer are the passages",
         "long_answer_candidates": "places in the page",
     }
 
@@ -83,7 +83,28 @@ class SimplifiedNqRow(_PageRow):
 
 class _Token(JsonRow):
     token: AnyText
-    is_html: bool = False
+
+
+class OriginalNqRow(_PageRow):
+    """Natural Questions as first published: the page as tokens and as HTML."""
+
+    dropped: ClassVar = {
+        **_PageRow.dropped,
+        "document_html": "the page with its markup",
+        "question_tokens": "words of the question",
+    }
+
+    question_text: Text
+    document_tokens: Annotated[list[_Token], BeforeValidator(as_objects)]
+    document_title: AnyText = ""
+    example_id: Id | None = None
+    document_html: object = None
+    question_tokens: object = None
+
+    def example(self) -> Example:
+        """Return the row as an Example."""
+        tokens = [t.token for t in self.document_tokens]
+        return self._example(self.question_text, self.document_title, tokens, self.example_id)
 
 
 class _Page(JsonRow):
