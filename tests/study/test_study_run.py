@@ -8,6 +8,7 @@ from helpers.scripted import ScriptedReader
 
 from fastreader.errors import ContextOverflowError, InputError
 from fastreader.study import RunFolder, Study
+from fastreader.study.contents import contents, named_files
 from studies import METHODS, data, rows_of, run, study_of, without_seconds, write
 
 
@@ -168,6 +169,59 @@ def test_a_reader_with_changed_weights_is_rejected(tmp_path):
     assert folder_of(tmp_path / "run") == before
     weights.write_bytes(b"before")
     assert run(study, tmp_path / "run", resume=True).fresh == 0
+
+
+def test_a_judge_with_changed_weights_is_rejected(tmp_path):
+    """Even if the study left the measure out in between: its values are still in the folder."""
+    weights = tmp_path / "judge" / "model.safetensors"
+    weights.parent.mkdir()
+    weights.write_bytes(b"before")
+    name = f"preferred:{weights.parent}"
+    judged, plain = (study_of(tmp_path, METHODS[:1], count=2, measures=each) for each in ([name], []))
+    run(plain, tmp_path / "run")
+    run(judged, tmp_path / "run", resume=True)
+    run(plain, tmp_path / "run", resume=True)
+    before = folder_of(tmp_path / "run")
+    weights.write_bytes(b"since then")
+    assert run(plain, tmp_path / "run", resume=True).fresh == 0
+    with pytest.raises(InputError, match=f"measure {name}: .* has changed"):
+        run(judged, tmp_path / "run", resume=True)
+    assert folder_of(tmp_path / "run") == before
+    weights.write_bytes(b"before")
+    assert run(judged, tmp_path / "run", resume=True).fresh == 0
+
+
+def test_models_of_measures_and_similarities_belong_to_the_run(tmp_path):
+    """Of the study, of its methods and of a voter that it names."""
+    folders = [tmp_path / name for name in ("bem", "nli", "bert", "voter", "reader")]
+    for folder in folders:
+        folder.mkdir()
+        (folder / "config.json").write_text("{}")
+    bem, nli, bert, voter, reader = map(str, folders)
+    values = {
+        "data": data(tmp_path, 2),
+        "readers": ["scripted"],
+        "methods": ["eor", {"method": "eor", "name": "own", "similarities": [f"bertscore:{bert}"]}],
+        "metric": f"llm_accuracy:{reader}",
+        "measures": [f"equivalent:bem:{bem}", f"equivalent:reader:{reader}", "equivalent:nli:org/model"],
+        "eor": {
+            "similarities": [f"nli:{nli}", "exact", "nli:reader"],
+            "voter": {"similarities": [f"nli:{voter}"], "parameters": {}},
+        },
+    }
+    study = Study.of(values)
+    assert {key: file for key, file in named_files(study).items() if key[:7] in ("measure", "similar")} == {
+        f"measure equivalent:bem:{bem}": bem,
+        f"measure equivalent:reader:{reader}": reader,
+        f"measure llm_accuracy:{reader}": reader,
+        f"similarity bertscore:{bert}": bert,
+        f"similarity nli:{nli}": nli,
+        f"similarity nli:{voter}": voter,
+    }
+    before = contents(study)
+    (folders[0] / "config.json").write_text('{"a": 1}')
+    changed = {key for key, value in contents(study).items() if value != before[key]}
+    assert changed == {f"measure equivalent:bem:{bem}"}
 
 
 def test_a_reader_that_changed_under_its_name_is_rejected(tmp_path):

@@ -343,7 +343,7 @@ class Study(_Table):
         return self.model_dump(mode="json")
 
     def identity(self) -> dict[str, Any]:
-        """Return all that results depend on next tos the methods, without names, limits and settings of the report."""
+        """Return what results depend on apart from the methods, without names, limits and settings of the report."""
         free = {
             "methods",
             "name",

@@ -11,11 +11,14 @@ from fastreader.core.checks import require
 from fastreader.data import Example
 from fastreader.data.fingerprints import digest, model_digest
 from fastreader.eor.sources import source_digest
+from fastreader.eor.voter import saved_similarities
 from fastreader.moi.calibration.store import at_hand
 from fastreader.study.config import Study, model_of
+from fastreader.study.measures.registry import READERS
 from fastreader.study.methods.reading import template_of
 
 FILES = "files.json"
+_MEASURE = "measure "  # begins the place of a measure's model
 CALIBRATIONS = "calibrations.json"
 Found = dict[str, str]
 
@@ -58,9 +61,29 @@ def _readers(study: Study) -> dict[str, str]:
     return named
 
 
+def _judges(study: Study) -> dict[str, str]:
+    """Return the models that the study's measures and similarities name, by their place in the study."""
+    named = {}
+    for measure in study.measured:
+        kind, _, model = measure.partition(":")
+        judge, _, name = model.partition(":")
+        if kind in READERS or judge == "reader":
+            named[_MEASURE + measure] = model_of(study, model if kind in READERS else name).model
+        elif name:
+            named[_MEASURE + measure] = name
+    voters = [study.eor.similarities, *(method.options.get("similarities", ()) for method in study.methods)]
+    if study.eor.voter is not None:
+        voters.append(saved_similarities(study.eor.voter))
+    for similarity in {name for names in voters for name in names}:
+        kind, _, name = similarity.partition(":")
+        if kind in ("bertscore", "nli"):
+            named[f"similarity {similarity}"] = name
+    return named
+
+
 def _named_models(study: Study) -> dict[str, str]:
     """Return the models in files by their place in the study, without packaged ones and hub ids."""
-    named = {key: model_of(study, name).model for key, name in _readers(study).items()}
+    named = {key: model_of(study, name).model for key, name in _readers(study).items()} | _judges(study)
     named |= {f"models.{name}.adapter": config.adapter or "" for name, config in study.models.items()}
     return {key: name for key, name in named.items() if name and Path(name).expanduser().exists()}
 
@@ -101,7 +124,9 @@ def check_contents(
         now, found: the study that resumes the run and its `contents`.
     """
     files = named_files(now)
-    shared = sorted(named_files(before).keys() & files.keys())
+    # the values of a measure that a study left out and has again are still in the folder
+    measured = {key for key in kept or {} if key.startswith(_MEASURE)}
+    shared = sorted((named_files(before).keys() | measured) & files.keys())
     vouched = json.dumps({key: found[key] for key in shared})
     for key in shared:
         require(

@@ -69,8 +69,8 @@ class RunFolder:
 
         Methods, questions (`limit`), measures, tables of models for them, and recorded attention may be added between
         runs. The primary contrast is stated before the first answer, so it cannot be changed or added later, nor can
-        its metric and baseline. Everything else must stay the same, including the content of the files that the study
-        names.
+        its metric and baseline. Everything else must stay the same, including the content of the files and models that
+        the study names.
 
         Raises:
             InputError: if the folder holds a run and `resume` is off, or a run of another study (the message names the
@@ -105,7 +105,8 @@ class RunFolder:
                     lines.write(json_text(row) + "\n")
 
     def _keep_study(self, study: Study) -> None:
-        self.write_json(FILES, self._contents)  # before the study, which makes the folder a run
+        # before the study, which makes the folder a run, and with what measures of before rest on
+        self.write_json(FILES, {**(self.read_json(FILES) or {}), **self._contents})
         self.write_json(STUDY, study.to_dict())
 
     def study(self) -> Study:
