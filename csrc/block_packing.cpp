@@ -36,6 +36,23 @@ void read_six_bits(const uint8_t* from, Scales& out) {
   }
 }
 
+// Read the 12 bytes that hold 16 scales of 6 bits, of which 32 is subtracted: 4 bits of each, then the other two.
+void read_three_bit_scales(const uint8_t* from, Scales& out) {
+  for (int i = 0; i < 16; ++i) {
+    const int low = from[i % 8] >> 4 * (i / 8) & 15, high = from[8 + i % 4] >> 2 * (i / 4) & 3;
+    out.smalls[i % 2][i / 2] = static_cast<uint8_t>((low | high << 4) - 32);
+  }
+}
+
+// Read the 6 bytes that hold 8 scales of 6 bits, of which 32 is subtracted: two bits of each, then the other four.
+void read_coded_scales(const uint8_t* from, Scales& out) {
+  const int high = load<uint16_t>(from);
+  for (int i = 0; i < kSuper; ++i) {
+    const int low = from[2 + i / 2] >> 4 * (i % 2) & 15;
+    out.smalls[0][i] = out.smalls[1][i] = static_cast<uint8_t>((low | (high >> 2 * i & 3) << 4) - 32);
+  }
+}
+
 // Read the scales of a block. The layouts are those of ggml (ggml-quants.h, block_q4_0 and so on).
 template <BlockFormat FORMAT>
 void read_scales(const uint8_t* p, Scales& out) {
@@ -46,9 +63,16 @@ void read_scales(const uint8_t* p, Scales& out) {
       out.smalls[0][record] = p[192 + 2 * record];
       out.smalls[1][record] = p[193 + 2 * record];
     }
+  } else if constexpr (FORMAT == BlockFormat::q3_k) {
+    out.halves[0] = load<uint16_t>(p + 108);
+    read_three_bit_scales(p + 96, out);
   } else {
     for (int i = 0; i < shape.halves + shape.supers; ++i) out.halves[i] = load<uint16_t>(p + 2 * i);
-    if constexpr (shape.smalls > 0) read_six_bits(p + 4, out);
+    if constexpr (FORMAT == BlockFormat::iq4_xs) {
+      read_coded_scales(p + 2, out);
+    } else if constexpr (shape.smalls > 0) {
+      read_six_bits(p + 4, out);
+    }
   }
 }
 
@@ -97,6 +121,12 @@ void write_values(const uint8_t* block, int record_index, int64_t row, uint8_t* 
     } else if constexpr (block_size(FORMAT) == kRecord) { // the second half of the columns has the high bits of the bytes
       const uint8_t* const bytes = block + 2 * shape.halves + 4 * shape.high;
       put(0, group, gather<4>(load<uint64_t>(bytes + 8 * (group % 2)), 4 * (group / 2)));
+    } else if constexpr (FORMAT == BlockFormat::iq4_xs) {
+      put(0, group, gather<4>(load<uint64_t>(block + 8 + 16 * record_index + 8 * (group % 2)), 4 * (group / 2)));
+    } else if constexpr (FORMAT == BlockFormat::q3_k) { // two bits, and the third in the first bytes of the block
+      const uint64_t two = load<uint64_t>(block + 32 + 32 * (record_index / 4) + 8 * group) >> 2 * (record_index % 4);
+      const uint64_t third = load<uint64_t>(block + 8 * group) >> record_index;
+      put(0, group, gather<4>((two & 0x0303030303030303) | (third & 0x0101010101010101) << 2, 0));
     } else if constexpr (FORMAT == BlockFormat::q6_k) {
       const int half = record_index / 4, part = record_index % 4;
       const uint8_t *low = block + 64 * half + 32 * (part % 2), *top = block + 128 + 32 * half;

@@ -43,19 +43,40 @@ FR_INLINE vf widen_halves(const char* halves) {
 // Shift bit `bit` to bit 4.
 FR_INLINE vi to_fourth(vi bits, int bit) { return bit < 4 ? bits << (4 - bit) : bits >> (bit - 4); }
 
-// What integers of 4 to 6 bits are as bf16 once `BASE` is subtracted. Those of 4 bits have any fifth.
-template <int BASE, int HIGH>
+// What integers of 4 to 6 bits are as bf16 once `BASE` is subtracted, or by the table of codes. Those of 4 bits have any
+// fifth.
+template <int BASE, int HIGH, bool TABLE>
 struct Integers {
   alignas(64) bf16 values[64];
 
   constexpr Integers() : values{} {
     for (int i = 0; i < 64; ++i) {
-      values[i] = static_cast<bf16>(__builtin_bit_cast(uint32_t, static_cast<float>(i % (16 << HIGH) - BASE)) >> 16);
+      const int value = TABLE ? kCodes[i % 16] : i % (16 << HIGH) - BASE;
+      values[i] = static_cast<bf16>(__builtin_bit_cast(uint32_t, static_cast<float>(value)) >> 16);
     }
   }
 };
-template <int BASE, int HIGH>
-constexpr Integers<BASE, HIGH> kIntegers{};
+template <int BASE, int HIGH, bool TABLE>
+constexpr Integers<BASE, HIGH, TABLE> kIntegers{};
+
+// Return what codes stand for, two in each lane.
+FR_INLINE vi look_up(vi codes) {
+#if FR_AVX512
+  const __m512i bytes = _mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(kCodes)));
+  const vi found = (vi)_mm512_shuffle_epi8(bytes, (__m512i)codes);
+#elif defined(__x86_64__) && FR_WIDTH == 8
+  const __m256i bytes = _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(kCodes)));
+  const vi found = (vi)_mm256_shuffle_epi8(bytes, (__m256i)codes);
+#elif defined(__aarch64__) && FR_WIDTH == 4
+  const vi found = (vi)vreinterpretq_s32_s8(vqtbl1q_s8(vld1q_s8(kCodes), vreinterpretq_u8_s32((int32x4_t)codes)));
+#else
+  vi found;
+  for (int lane = 0; lane < kWidth; ++lane) {
+    found[lane] = (kCodes[codes[lane] & 15] & 255) | (kCodes[codes[lane] >> 16 & 15] & 255) << 16;
+  }
+#endif
+  return (vi)((v_i16)(found << 8) >> 8); // the upper byte of each has been looked up too
+}
 
 // The record of 32 columns of a strip, from lane `lane` on.
 template <BlockFormat FORMAT>
@@ -108,7 +129,7 @@ struct Record {
   }
 
   // Call body(pair, integers) for the 16 pairs of columns: in each lane the integers of columns 2 pair and 2 pair + 1. RAW:
-  // without `base` subtracted and `factor` multiplied. LOOSE: with any bits above the integers of 4 bits.
+  // without `base` subtracted and `factor` multiplied. LOOSE: with any bits above the integers of 4 bits, codes as they are.
   template <bool RAW = false, bool LOOSE = false, typename Body>
   FR_MEMBER void pairs(int64_t lane, const Body& body) const {
     const int32_t* low = reinterpret_cast<const int32_t*>(record) + lane;
@@ -140,6 +161,7 @@ struct Record {
         } else if constexpr (kShape.high == 2) {
           value |= to_fourth(load(high + pair / 8 * kStrip), pair % 8 * 2) & fill(int32_t{0x00300030});
         }
+        if constexpr (kShape.table && !LOOSE) value = look_up(value);
         if constexpr (kShape.base > 0 && !RAW) value = (vi)((v_i16)value - (v_i16)fill(int32_t{kShape.base << 16 | kShape.base}));
         if constexpr (kSmallScales && !RAW) value = (vi)((v_i16)value * (v_i16)both[pair / 8]);
         body(pair, value);
@@ -152,8 +174,8 @@ struct Record {
   template <typename Body>
   FR_MEMBER void bf16_pairs(int64_t lane, const Body& body) const {
     if constexpr (kShape.low == 4) {
-      const __m512i first = _mm512_load_si512(kIntegers<kShape.base, kShape.high>.values);
-      const __m512i second = _mm512_load_si512(kIntegers<kShape.base, kShape.high>.values + 32);
+      const bf16* const values = kIntegers<kShape.base, kShape.high, kShape.table>.values;
+      const __m512i first = _mm512_load_si512(values), second = _mm512_load_si512(values + 32);
       pairs<true, kShape.high == 0>(lane, [&](int pair, vi value) __attribute__((always_inline)) {
         if constexpr (kShape.high == 2) {
           body(pair, (vi)_mm512_permutex2var_epi16(first, (__m512i)value, second));
@@ -251,6 +273,9 @@ FR_INLINE void by_format(BlockFormat format, const Body& body) {
     case BlockFormat::q4_k: return body.template operator()<BlockFormat::q4_k>();
     case BlockFormat::q5_k: return body.template operator()<BlockFormat::q5_k>();
     case BlockFormat::q6_k: return body.template operator()<BlockFormat::q6_k>();
+    case BlockFormat::q3_k: return body.template operator()<BlockFormat::q3_k>();
+    case BlockFormat::iq4_nl: return body.template operator()<BlockFormat::iq4_nl>();
+    case BlockFormat::iq4_xs: return body.template operator()<BlockFormat::iq4_xs>();
   }
 }
 

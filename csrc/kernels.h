@@ -22,9 +22,9 @@ constexpr int64_t kMaxHeadSize = 576; // of queries, keys and values
 // integers of 14 bits and a scale. Only linear layers have the last two.
 enum class Mode { f32, bf16, bf16x3, bf16x2, widened, scaled };
 
-// How the rows of a GGUF file write their values: integers of 4 to 8 bits, with scales for 16 or 32 of them.
-enum class BlockFormat : int32_t { q4_0, q4_1, q5_0, q5_1, q8_0, q4_k, q5_k, q6_k };
-constexpr int kBlockFormats = 8;
+// How the rows of a GGUF file write their values: integers of 3 to 8 bits, with scales for 16 or 32 of them.
+enum class BlockFormat : int32_t { q4_0, q4_1, q5_0, q5_1, q8_0, q4_k, q5_k, q6_k, q3_k, iq4_nl, iq4_xs };
+constexpr int kBlockFormats = 11;
 
 // A weight that keeps the integers of its file, in strips of 32 rows; see blocks.inl. Joined weights (queries, keys and
 // values) may differ in format.

@@ -137,25 +137,40 @@ at::Tensor column_powers(const at::Tensor& weight, int64_t padded_size) {
   return powers;
 }
 
-at::Tensor pack_weight(const at::Tensor& weight_in, const InputPrecision& input_precision, c10::string_view isa_name) {
-  TORCH_CHECK(weight_in.dim() == 2 && (weight_in.scalar_type() == at::kFloat || weight_in.scalar_type() == at::kBFloat16),
-              "linear_pack: the CPU kernel takes a weight [F, E] in float32 or bfloat16, got ", weight_in.sizes(), " ",
-              weight_in.scalar_type());
-  const at::Tensor weight = with_contiguous_rows(weight_in);
-  const Mode mode = mode_of(weight.scalar_type(), input_precision);
+// Pack weights of one depth and type, each behind the one before it.
+at::Tensor pack_weights(at::TensorList weights, const InputPrecision& input_precision, c10::string_view isa_name) {
+  const at::Tensor& first = weights[0];
+  for (const at::Tensor& weight : weights) {
+    TORCH_CHECK(weight.dim() == 2 && (weight.scalar_type() == at::kFloat || weight.scalar_type() == at::kBFloat16),
+                "linear_pack: the CPU kernel takes a weight [F, E] in float32 or bfloat16, got ", weight.sizes(), " ",
+                weight.scalar_type());
+    TORCH_CHECK(weight.size(1) == first.size(1) && weight.scalar_type() == first.scalar_type(),
+                "linear_pack: expected weights of one depth and type, got ", weight.sizes(), " ", weight.scalar_type(),
+                " with ", first.sizes(), " ", first.scalar_type());
+  }
+  const Mode mode = mode_of(first.scalar_type(), input_precision);
   const Kernels& kernels = kernels_for(resolve_isa(std::string(isa_name)), mode);
-  PackArgs a{};
-  a.weight = source_of(weight, -1);
-  a.width = weight.size(0);
-  a.size = weight.size(1);
-  a.padded_size = round_up(a.size, kStrip);
-  a.strips = (a.width + kStrip - 1) / kStrip;
-  const at::Tensor packed = at::empty({kernels.packed_bytes(a.strips, a.padded_size)}, weight.options().dtype(at::kByte));
-  a.packed = packed.mutable_data_ptr();
-  const at::Tensor powers = mode == Mode::scaled ? column_powers(weight, a.padded_size) : at::Tensor();
-  if (powers.defined()) a.columns = powers.const_data_ptr<float>();
-  run_tasks(kernels, a.strips, kernels.pack_weight_workspace(a),
-            [&](int64_t strip, void* workspace) { kernels.pack_weight(a, strip, workspace); });
+  const int64_t size = first.size(1), padded_size = round_up(size, kStrip);
+  const auto strips_of = [](const at::Tensor& weight) { return (weight.size(0) + kStrip - 1) / kStrip; };
+  int64_t bytes = 0;
+  for (const at::Tensor& weight : weights) bytes += kernels.packed_bytes(strips_of(weight), padded_size);
+  const at::Tensor packed = at::empty({bytes}, first.options().dtype(at::kByte));
+  uint8_t* out = packed.mutable_data_ptr<uint8_t>();
+  for (const at::Tensor& weight_in : weights) {
+    const at::Tensor weight = with_contiguous_rows(weight_in);
+    PackArgs a{};
+    a.weight = source_of(weight, -1);
+    a.width = weight.size(0);
+    a.size = size;
+    a.padded_size = padded_size;
+    a.strips = strips_of(weight);
+    a.packed = out;
+    const at::Tensor powers = mode == Mode::scaled ? column_powers(weight, padded_size) : at::Tensor();
+    if (powers.defined()) a.columns = powers.const_data_ptr<float>();
+    run_tasks(kernels, a.strips, kernels.pack_weight_workspace(a),
+              [&](int64_t strip, void* workspace) { kernels.pack_weight(a, strip, workspace); });
+    out += kernels.packed_bytes(a.strips, padded_size);
+  }
   return packed;
 }
 
@@ -198,7 +213,7 @@ at::Tensor linear_gated(const at::Tensor& input, const at::Tensor& packed, int64
 } // namespace
 
 TORCH_LIBRARY_IMPL(fastreader, CPU, m) {
-  m.impl("linear_pack", &pack_weight);
+  m.impl("linear_pack", &pack_weights);
   m.impl("linear", &linear);
   m.impl("linear_add_", &linear_add);
   m.impl("linear_gated", &linear_gated);

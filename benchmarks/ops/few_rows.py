@@ -21,7 +21,8 @@ from fastreader.ops.linear import BlockTensor, BlockWeight, PackedWeight, linear
 from fastreader.ops.linear.blocks import FORMATS
 
 SHAPES = ((3072, 2048), (2048, 2048), (16384, 2048), (2048, 8192))  # queries to values, output, gate and up, down
-HALVES = {"Q4_0": [0], "Q5_0": [0], "Q8_0": [0], "Q6_K": [208]}  # first bytes of scales; [0, 2] for the other formats
+# First bytes of scales; 0 for the other formats.
+HALVES = {"Q6_K": [208], "Q3_K": [108], **dict.fromkeys(("Q4_1", "Q5_1", "Q4_K", "Q5_K"), [0, 2])}
 
 
 def main() -> None:
@@ -54,7 +55,7 @@ def integers_of(name: str, width: int, depth: int, generator: torch.Generator) -
     """Random integers with the same scale everywhere."""
     values, size = FORMATS[name]
     rows = torch.randint(0, 255, (width, depth // values, size), dtype=torch.uint8, generator=generator)
-    for at in HALVES.get(name, [0, 2]):
+    for at in HALVES.get(name, [0]):
         rows[:, :, at : at + 2] = torch.from_numpy(np.array([0.01], np.float16).view(np.uint8).copy())
     return BlockWeight.pack(rows.reshape(width, -1).contiguous(), name, depth)
 

@@ -31,7 +31,8 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr const char* kModeNames[] = {"f32", "bf16", "bf16x3", "bf16x2", "widened", "scaled"};
 constexpr Mode kModes[] = {Mode::f32, Mode::bf16, Mode::bf16x3, Mode::bf16x2, Mode::widened, Mode::scaled};
 
-constexpr const char* kFormatNames[] = {"Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K"};
+constexpr const char* kFormatNames[] = {"Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0",  "Q4_K",
+                                         "Q5_K", "Q6_K", "Q3_K", "IQ4_NL", "IQ4_XS"};
 static_assert(sizeof(kFormatNames) / sizeof(kFormatNames[0]) == kBlockFormats);
 
 const char* to_bf16(bool half) { return half ? " to bf16" : ""; }
@@ -305,6 +306,8 @@ struct BlockValue {
   double scaled, offset;
 };
 
+constexpr int kCoded[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+
 // Unpack a block of a file: the loops of ggml's dequantize_row_q4_0 and so on.
 void unpack_file_block(BlockFormat format, const uint8_t* p, BlockValue* out) {
   const bool offset = format == BlockFormat::q4_1 || format == BlockFormat::q5_1;
@@ -349,6 +352,28 @@ void unpack_file_block(BlockFormat format, const uint8_t* p, BlockValue* out) {
         out[i] = {half_value(p + 208) * static_cast<int8_t>(p[192 + i / 16]) * value, 0};
       }
       return;
+    case BlockFormat::q3_k:
+      for (int i = 0; i < 256; ++i) {
+        const int group = i / 16, quarter = i % 128 / 32, l = i % 32;
+        const int low = group < 8 ? p[96 + group] % 16 : p[96 + group - 8] / 16;
+        const int scale = low + (p[104 + group % 4] >> group / 4 * 2) % 4 * 16 - 32;
+        const int value = (p[32 + i / 128 * 32 + l] >> 2 * quarter) % 4 - (p[l] >> i / 32 & 1 ? 0 : 4);
+        out[i] = {half_value(p + 108) * scale * value, 0};
+      }
+      return;
+    case BlockFormat::iq4_nl:
+      for (int i = 0; i < 32; ++i) {
+        out[i] = {half_value(p) * kCoded[i < 16 ? p[2 + i] % 16 : p[2 + i - 16] / 16], 0};
+      }
+      return;
+    case BlockFormat::iq4_xs:
+      for (int i = 0; i < 256; ++i) {
+        const int j = i / 32, l = i % 32;
+        const uint8_t both = p[8 + 16 * j + l % 16], lows = p[4 + j / 2];
+        const int scale = (j % 2 == 0 ? lows % 16 : lows / 16) + (p[2 + j / 4] >> j % 4 * 2) % 4 * 16 - 32;
+        out[i] = {half_value(p) * scale * kCoded[l < 16 ? both % 16 : both / 16], 0};
+      }
+      return;
   }
 }
 
@@ -357,12 +382,14 @@ std::vector<uint8_t> file_rows(BlockFormat format, int64_t rows, int64_t size, R
   std::vector<uint8_t> out(rows * size / block_size(format) * file_bytes(format));
   for (uint8_t& byte : out) byte = static_cast<uint8_t>(random.next() >> 8);
   for (size_t at = 0; at < out.size(); at += file_bytes(format)) {
-    for (const size_t half : {size_t{0}, size_t{2}}) {
-      const bool one = format == BlockFormat::q4_0 || format == BlockFormat::q5_0 || format == BlockFormat::q8_0;
-      if (half > 0 && (one || format == BlockFormat::q6_k)) continue;
+    const bool two = format == BlockFormat::q4_1 || format == BlockFormat::q5_1 || format == BlockFormat::q4_k ||
+                     format == BlockFormat::q5_k;
+    const size_t first = format == BlockFormat::q6_k ? 208 : format == BlockFormat::q3_k ? 108 : 0;
+    for (const size_t half : {first, first + 2}) {
+      if (half > first && !two) continue;
       const uint32_t kind = random.next() % 16, exponent = kind == 0 ? 0 : 8 + random.next() % 3;
       const uint32_t bits = random.next() % 2 << 15 | exponent << 10 | (kind == 1 ? 0 : random.next() % 1024);
-      uint8_t* const to = out.data() + at + (format == BlockFormat::q6_k ? 208 : half);
+      uint8_t* const to = out.data() + at + half;
       to[0] = static_cast<uint8_t>(bits);
       to[1] = static_cast<uint8_t>(bits >> 8);
     }

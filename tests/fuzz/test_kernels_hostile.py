@@ -74,7 +74,7 @@ def linear_logprob(seed: int, isa: str) -> list:
 
 
 def packed(width: int, depth: int, isa: str) -> Tensor:
-    return OPS.linear_pack(normal(width, depth), None, isa)
+    return OPS.linear_pack([normal(width, depth)], None, isa)
 
 
 def linear(seed: int, isa: str) -> list:
@@ -90,7 +90,7 @@ def linear_gated(seed: int, isa: str) -> list:
 
 
 def linear_pack(seed: int, isa: str) -> list:
-    return [normal(5, 20), None, isa]
+    return [[normal(5, 20), normal(32, 20)], None, isa]
 
 
 def rms_norm(seed: int, isa: str) -> list:

@@ -1,5 +1,7 @@
 """Readers whose weights keep the integers of a GGUF file, against transformers on the dequantised file."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -148,6 +150,26 @@ def test_weights_that_keep_no_integers_keep_their_values(tmp_path, cache):
     for dtype in ("file", "float32"):
         loaded = load(LoadOptions(file, "cpu", dtype, "exact")).model
         assert torch.equal(loaded.get_parameter(half), plain.get_parameter(half))
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="the system does not list what is mapped")
+def test_matrices_in_the_type_that_is_kept_stay_in_their_file(tmp_path, cache):
+    """But rows of embeddings are read as long as the model lives, and the file may be cut off meanwhile."""
+    file = write(tmp_path / "tiny.gguf", tiny_llama(tie_word_embeddings=False), "BF16")
+    before = file.read_bytes()
+    loaded = load(LoadOptions(file, "cpu")).model
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    ranges = [line.split("-", 1)[0:2] for line in lines if line.endswith(str(file))]
+    spans = [(int(first, 16), int(rest.split(" ", 1)[0], 16)) for first, rest in ranges]
+    held = {n for n, p in loaded.named_parameters() if any(low <= p.data_ptr() < high for low, high in spans)}
+    matrices = {name for name, p in loaded.named_parameters() if p.dim() == 2}
+    reordered = {name for name in matrices if name.endswith(("q_proj.weight", "k_proj.weight"))}
+    assert held == matrices - reordered - {"model.embed_tokens.weight"} and len(held) > 4
+    plain = dequantised(file)
+    for name, parameter in loaded.named_parameters():
+        assert parameter.dtype == torch.bfloat16 and torch.equal(parameter.float(), plain.get_parameter(name)), name
+        parameter.zero_()
+    assert file.read_bytes() == before
 
 
 def test_a_given_model_has_no_file(tiny_reader):

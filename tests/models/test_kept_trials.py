@@ -8,6 +8,7 @@ from helpers import registry
 from helpers.families import deep
 from helpers.support import byte_tokenizer
 
+from fastreader.data import fingerprints
 from fastreader.models.rewriting.choices import read_choices
 from fastreader.models.rewriting.fused import trace
 from fastreader.models.rewriting.fused.step import FusedStep
@@ -32,6 +33,7 @@ FAMILIES = [
 @pytest.fixture
 def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("FASTREADER_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(fingerprints, "_SETTLED", -(10**12))  # however old the files are
     return tmp_path / "cache" / "trials"
 
 

@@ -2,14 +2,14 @@
 
 import pytest
 import torch
-from helpers.support import byte_tokenizer
+from helpers.support import byte_tokenizer, tiny_llama
 from test_architectures import tiny
 
 from fastreader import Reader
 from fastreader.models.machine.arithmetic import ways
 from fastreader.models.rewriting.fused import JoinedLinear, UpcastLinear, parts
 from fastreader.ops import extension
-from fastreader.ops.linear import PackedWeight
+from fastreader.ops.linear import PackedWeight, cpu
 
 no_extension = pytest.mark.skipif(extension.why_missing() is not None, reason=str(extension.why_missing()))
 PRODUCTS = [
@@ -62,6 +62,24 @@ def test_a_reader_lays_every_weight_out_once(family, precision, products):
     linear = sum(m.weight.numel() for m in model.model.modules() if isinstance(m, torch.nn.Linear))
     assert sum(w.width * w.depth for w in packed) == linear
     assert sum(w.data.untyped_storage().nbytes() for w in packed) == sum(w.data.nbytes for w in packed)
+
+
+@no_extension
+def test_only_layers_that_trials_run_are_laid_out_before_they_are_joined(monkeypatch):
+    """Of eight layers the first and the last; laying out is most of what follows the reading of a checkpoint."""
+    laid_out = []
+
+    def counted(weights, precision):
+        laid_out.append(sum(weight.numel() for weight in weights))
+        return own(weights, precision)
+
+    own = cpu._packed
+    monkeypatch.setattr(cpu, "_packed", counted)
+    model = tiny_llama(num_hidden_layers=8).bfloat16()
+    reader = Reader.load((model, byte_tokenizer()), check="off", products="float32")
+    assert reader.local_model.model.forward_path.startswith("fused (8 layer")
+    linear = sum(m.weight.numel() for m in model.model.modules() if isinstance(m, torch.nn.Linear))
+    assert linear <= sum(laid_out) <= 1.3 * linear
 
 
 @no_extension

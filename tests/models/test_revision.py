@@ -209,13 +209,26 @@ def test_the_weights_of_a_folder_are_hashed_once(folder, tmp_path, monkeypatch):
     settle(monkeypatch)
     hashed = []
     own = loading.weights_digest
-    monkeypatch.setattr(loading, "weights_digest", lambda model: hashed.append(1) or own(model))
+    monkeypatch.setattr(loading, "weights_digest", lambda *of: hashed.append(1) or own(*of))
     first = loaded(folder).revision
     assert (loaded(folder).revision, len(hashed)) == (first, 1)
     change_a_row(folder)
     assert loaded(folder).revision != first
     assert loaded(folder, dtype="float32").revision != first
     assert len(hashed) == 3
+
+
+def test_weights_that_cannot_be_hashed_fail_the_load(folder, tmp_path, monkeypatch):
+    """They are hashed in a thread while the model is laid out."""
+    monkeypatch.setenv("FASTREADER_CACHE", str(tmp_path / "cache"))
+    settle(monkeypatch)
+
+    def fail(*_):
+        raise OSError("the disk is gone")
+
+    monkeypatch.setattr(loading, "weights_digest", fail)
+    with pytest.raises(OSError, match="the disk is gone"):
+        loaded(folder)
 
 
 def change_a_row(folder):

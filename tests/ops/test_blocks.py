@@ -39,7 +39,8 @@ def file_rows(name, width, depth, seed=0):
     blocks = rng.integers(0, 256, (width, depth // values, bytes_), dtype=np.uint8)
     if name == "MXFP4":
         blocks[:, :, 0] = rng.integers(118, 121, blocks.shape[:2])
-    halves = {"MXFP4": [], "Q8_0": [0], "Q4_0": [0], "Q5_0": [0], "Q6_K": [208]}.get(name, [0, 2])
+    two = [0, 2] if name in ("Q4_1", "Q5_1", "Q4_K", "Q5_K") else [0]
+    halves = {"MXFP4": [], "Q6_K": [208], "Q3_K": [108]}.get(name, two)
     for at in halves:
         scales = rng.uniform(-0.02, 0.02, blocks.shape[:2]).astype(np.float16)
         scales[rng.random(scales.shape) < 0.05] = np.float16(3e-6)  # below the normal halves
@@ -66,7 +67,8 @@ def test_values_are_those_of_the_file_bit_for_bit(name, width):
 @pytest.mark.parametrize("name", FORMATS)
 def test_it_takes_the_memory_of_the_file(name):
     rows, _ = file_rows(name, 64, 768)
-    laid = rows.numel() * (22 / 17 if name == "MXFP4" else 1)  # as Q5_0
+    # MXFP4 as Q5_0, three bits of Q3_K as four, and the scales of IQ4_XS twice
+    laid = rows.numel() * {"MXFP4": 22 / 17, "Q3_K": 146 / 110, "IQ4_XS": 146 / 136}.get(name, 1)
     assert BlockWeight.pack(rows, name, 768).data.numel() <= 1.04 * laid + 64
 
 

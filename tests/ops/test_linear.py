@@ -11,7 +11,7 @@ from fastreader.errors import InputError, UnsupportedImplementationError
 from fastreader.models.machine.arithmetic import ways
 from fastreader.ops import extension
 from fastreader.ops.linear import PackedWeight, linear, linear_add, linear_gated, prepare
-from fastreader.ops.linear.cpu import concatenate
+from fastreader.ops.linear.cpu import pack_together
 from fastreader.ops.pointwise import gate
 
 no_extension = pytest.mark.skipif(extension.why_missing() is not None, reason=str(extension.why_missing()))
@@ -335,14 +335,14 @@ def test_opcheck_of_sums_and_gates():
 @pytest.mark.parametrize("isa", available())
 @pytest.mark.parametrize("weight_dtype", [torch.bfloat16, torch.float32])
 @pytest.mark.parametrize("precision", ["bf16", "bf16x3", "float32", "int16"])
-def test_concatenated_weights_are_those_packed_together(monkeypatch, isa, weight_dtype, precision):
+def test_weights_packed_together_are_those_of_one_weight(monkeypatch, isa, weight_dtype, precision):
     """The bytes are the same, and the weights become parts of the whole, if the layout is whole panels in a row."""
     monkeypatch.setenv("FASTREADER_CPU_ISA", isa)
     if precision in ("float32", "int16") and isa not in available(products=True):
         precision = "bf16"
     weights = [inputs(1, 70, width, weight_dtype, seed=width)[1] for width in (64, 32, 96)]
     packed, together = [prepare(weight, precision) for weight in weights], prepare(torch.cat(weights), precision)
-    found = concatenate(packed)
+    found = pack_together(weights, precision)
     if precision == "int16" or (precision == "bf16x3" and weight_dtype == torch.float32):
         assert found is None
         return
@@ -351,5 +351,8 @@ def test_concatenated_weights_are_those_packed_together(monkeypatch, isa, weight
     assert {part.data.untyped_storage().data_ptr() for part in parts} == {whole.data.untyped_storage().data_ptr()}
     for part, before in zip(parts, packed, strict=True):
         assert torch.equal(part.data, before.data) and part.width == before.width
-    assert concatenate([prepare(weights[0][:40], precision), packed[0]]) is None  # not whole panels
-    assert concatenate([weights[0], packed[0]]) is None
+    assert pack_together([weights[0][:40], weights[1]], precision) is None  # not whole panels
+    assert pack_together([weights[0], weights[1].double()], precision) is None
+    assert pack_together([weights[0], weights[1].half()], precision) is None or weight_dtype == torch.float32
+    with pytest.raises(RuntimeError, match=r"expected weights of one depth and type, got \[32, 69\]"):
+        torch.ops.fastreader.linear_pack([weights[0], weights[1][:, 1:]], None, isa)

@@ -16,11 +16,11 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import CancelledError, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from threading import Event
+from threading import Event, Thread
 from typing import Any
 
 from fastreader.data.files import cache_dir, write_text
@@ -84,6 +84,20 @@ def digested_meanwhile(paths: Iterable[str | os.PathLike[str]]) -> Iterator[Call
         pool.shutdown(cancel_futures=True)
 
 
+def computed_meanwhile(compute: Callable[[], str]) -> Callable[[], str]:
+    """Call a function in a thread, and return one that waits for its result, or raises its error."""
+    future: Future[str] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(compute())
+        except BaseException as error:  # raised where the result is wanted
+            future.set_exception(error)
+
+    Thread(target=run, name="digest", daemon=True).start()  # one that nobody waits for does not delay an exit
+    return future.result
+
+
 def unchanged_file(path: str | os.PathLike[str]) -> list[Any] | None:
     """Return path, size, times (ns), device and inode of a file, by which it is known to be unchanged later.
 
@@ -104,15 +118,25 @@ def kept_note(kind: str, key: str, compute: Callable[[], str]) -> str:
         key: name of the note, which all that determines the digest is part of.
         compute: returns the digest.
     """
-    note = cache_dir() / "digests" / kind / key
-    with contextlib.suppress(OSError):  # a folder in its place, or one that cannot be read
-        if _DIGEST.fullmatch(known := note.read_text(encoding="ascii", errors="replace")):
-            return known
-    found = compute()
+    if (known := known_note(kind, key)) is not None:
+        return known
+    note, found = _note(kind, key), compute()
     with contextlib.suppress(OSError):  # a cache owned by others; the note only saves computing it again
         note.parent.mkdir(parents=True, exist_ok=True)
         write_text(note, found)
     return found
+
+
+def known_note(kind: str, key: str) -> str | None:
+    """Return what `kept_note` has kept, or None."""
+    with contextlib.suppress(OSError):  # a folder in its place, or one that cannot be read
+        if _DIGEST.fullmatch(known := _note(kind, key).read_text(encoding="ascii", errors="replace")):
+            return known
+    return None
+
+
+def _note(kind: str, key: str) -> Path:
+    return cache_dir() / "digests" / kind / key
 
 
 def file_stamp(path: str | os.PathLike[str]) -> tuple[int, int]:

@@ -75,11 +75,12 @@ class Reader(ReaderBase):
         with naming_devices(model, name):
             note("choosing kernels")
             keeps = not loaded.given and is_from_transformers(model)
-            path = trials_path(model, loaded.digest, arithmetic) if keeps else None
+            seen = isinstance(loaded.known_digest, str)  # nothing is kept for weights whose digest is not known yet
+            path = trials_path(model, loaded.digest, arithmetic) if keeps and seen else None
             choices = read_choices(None if check == "full" else path)
             tree_model = TreeModel(model, name, *how, own=not loaded.given, choices=choices)
-            if path is not None and not choices.known:
-                keep_choices(path, choices)
+            if keeps and not choices.known:
+                keep_choices(path or trials_path(model, loaded.digest, arithmetic), choices)
         if tree_model.why_not_upcast and tree_model.precision != arithmetic.precision:
             arithmetic = replace(arithmetic, precision=tree_model.precision, reason=tree_model.why_not_upcast)
         self.arithmetic = arithmetic
@@ -119,10 +120,10 @@ class Reader(ReaderBase):
                 names; adapters of a given model are merged in a copy.
             device: "auto" chooses CUDA if available; a pair stays on its own devices.
             dtype: how weights are stored: "auto", "bfloat16", "float16", "float32" or "float64". "file" keeps the
-                integers of a quantised GGUF file (Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K, Q6_K) on a CPU: they take
-                the memory of the file, writing reads no more than that, and nothing is rounded to bfloat16 on the way.
-                "auto" does so where it can; elsewhere it is the type of the checkpoint, and for such a file bfloat16 if
-                the precision is "fast", else float32.
+                integers of a quantised GGUF file (Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q3_K to Q6_K, IQ4_NL, IQ4_XS, MXFP4) on
+                a CPU: they take about the memory of the file, writing reads no more than that, and nothing is rounded
+                to bfloat16 on the way. "auto" does so where it can; elsewhere it is the type of the checkpoint, and for
+                such a file bfloat16 if the precision is "fast", else float32.
             precision: how exactly they are multiplied. "fast": operands at worst rounded to bfloat16; "high": at
                 worst split into two bfloat16 terms, near float32; "exact": float32, or float64 if the weights are.
                 All else runs in float32.

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import mmap
+import os
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -37,6 +40,25 @@ def raw_rows(tensor: TensorInfo, held: Tensor | None = None) -> Tensor:
                 raise ModelFileError(f"{tensor.path}: truncated while {tensor.name} was read")
             done += count
     return held.view(-1, tensor.size // (_count(tensor) // tensor.shape[-1]))
+
+
+def mapped(tensor: TensorInfo, dtype: torch.dtype) -> Tensor | None:
+    """Return a tensor whose memory is its file's, or None if the file has it in another type or not aligned.
+
+    Memory is copied where something writes to it, and the file never changes.
+
+    Raises:
+        ModelFileError: if the file has become shorter.
+    """
+    if _DTYPES.get(tensor.type) != dtype or tensor.offset % dtype.itemsize:
+        return None
+    with tensor.path.open("rb") as stream:
+        if os.fstat(stream.fileno()).st_size < tensor.offset + tensor.size:
+            raise ModelFileError(f"{tensor.path}: truncated while {tensor.name} was read")
+        before = tensor.offset % mmap.ALLOCATIONGRANULARITY
+        size, first = before + tensor.size, tensor.offset - before
+        memory = mmap.mmap(stream.fileno(), size, access=mmap.ACCESS_COPY, offset=first)
+    return torch.frombuffer(memory, dtype=dtype, count=_count(tensor), offset=before).view(tensor.shape)
 
 
 def floats(tensor: TensorInfo) -> Tensor:

@@ -18,11 +18,13 @@ from fastreader.models.gguf.config import architecture_of
 from fastreader.models.gguf.file import GgufFile
 from fastreader.models.gguf.header import TensorInfo
 from fastreader.models.gguf.types import FLOATS
-from fastreader.models.gguf.values import decoded, raw_rows
+from fastreader.models.gguf.values import decoded, mapped, raw_rows
 from fastreader.ops import extension
 from fastreader.ops.linear import BlockStack, BlockTensor, BlockWeight, mxfp4
 from fastreader.ops.linear.blocks import FORMATS
 
+_LAID_OUT = {"MXFP4": 22 / 17, "Q3_K": 146 / 110, "IQ4_XS": 146 / 136}  # bytes of the kernels' layout to the file's
+_EMBEDDING = "token_embd.weight"
 _EXPERTS = {"gate_up_proj": ("ffn_gate_exps", "ffn_up_exps"), "down_proj": ("ffn_down_exps",)}
 
 
@@ -85,7 +87,7 @@ def _keeps(tensor: TensorInfo) -> bool:
 
 
 def _bytes_kept(tensor: TensorInfo) -> int:
-    return tensor.size * 22 // 17 if tensor.type == "MXFP4" else tensor.size  # which is laid out as Q5_0
+    return int(tensor.size * _LAID_OUT.get(tensor.type, 1))
 
 
 def load(file: GgufFile, config: Any, keep: bool, dtype: torch.dtype = torch.float32) -> Any:
@@ -251,6 +253,10 @@ def _merged(rows: Sequence[Tensor], kinds: list[str], source: WeightSource) -> l
 
 def _plain(source: WeightSource, tensor: TensorInfo, keep: bool, dtype: torch.dtype, held: Tensor) -> Tensor:
     matrix = len(tensor.shape) == 2
+    # Kernels lay the others out; rows of embeddings are read for as long as the model lives, and a file may be cut off.
+    maps = matrix and not keep and not source.heads and tensor.name != _EMBEDDING
+    if maps and (found := mapped(tensor, dtype)) is not None:
+        return found
     raw = raw_rows(tensor, held)
     if source.heads and matrix:
         raw = raw[_halves(tensor.shape[0], source.heads)]

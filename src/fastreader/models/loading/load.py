@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import nn
 
+from fastreader.core.lazy import cached_property
 from fastreader.core.progress import note
 from fastreader.data.fingerprints import reader_name
 from fastreader.errors import InputError
@@ -22,7 +24,9 @@ from fastreader.models.loading.revision import (
     gguf_digested_meanwhile,
     kept_vocabulary_digest,
     kept_weights_digest,
-    revision,
+    parts_of_revision,
+    revision_with,
+    weights_digest,
 )
 from fastreader.models.loading.sizes import Need, naming_shortage, require_fit
 from fastreader.models.machine.arithmetic import Arithmetic
@@ -40,7 +44,7 @@ class Loaded:
         tokenizer: of the model.
         arithmetic: device, storage type and products, and why.
         name: of the reader in results.
-        digest: of weights, configuration and tokenizer.
+        known_digest: of weights, configuration and tokenizer, or a function that waits for it.
         packaged: whether the name alone fixes the digest.
         given: whether the model is the caller's object.
         relevance: how it scores a query with a document; None if it is no reranker.
@@ -51,11 +55,16 @@ class Loaded:
     tokenizer: Any
     arithmetic: Arithmetic
     name: str
-    digest: str
+    known_digest: str | Callable[[], str]
     packaged: bool
     given: bool
     relevance: RelevanceScheme | None = None
     need: Need | None = None
+
+    @cached_property
+    def digest(self) -> str:
+        """Of weights, configuration and tokenizer."""
+        return self.known_digest if isinstance(self.known_digest, str) else self.known_digest()
 
 
 def require_loadable(options: LoadOptions) -> None:
@@ -78,11 +87,12 @@ def load(options: LoadOptions) -> Loaded:
     with naming_shortage(found.source, wanted), gguf_digested_meanwhile(found) as digests:
         contents = read(found, decision)
         note("naming weights by their values")
-        weights = None if found.kind == "pair" else kept_weights_digest(contents.text, found, decision, digests)
+        if found.kind == "pair":
+            weights: str | Callable[[], str] = weights_digest(contents.text)
+        else:
+            weights = kept_weights_digest(contents.text, found, decision, digests)
         vocabulary = kept_vocabulary_digest(contents.tokenizer, found, digests)
-        digest = revision(contents.text, contents.tokenizer, weights, vocabulary)
-        if contents.relevance is not None:
-            digest = contents.relevance.digest(digest)
+        digest = _digest(contents, weights, parts_of_revision(contents.text, contents.tokenizer, vocabulary))
         model, arithmetic = place(contents, decision, found.options.device_map)
     if found.file is not None and (kinds := unpacked(found.file)):
         # Without integers in memory, kernels multiply none of the file's types.
@@ -91,6 +101,19 @@ def load(options: LoadOptions) -> Loaded:
     packaged = found.kind == "packaged" and found.adapter is None
     given = found.kind == "pair"
     return Loaded(model, contents.tokenizer, arithmetic, name, digest, packaged, given, contents.relevance, wanted)
+
+
+def _digest(contents: Contents, weights: str | Callable[[], str], parts: list[Any]) -> str | Callable[[], str]:
+    """Return the digest of all that was read, or a function that waits for the digest of the weights."""
+
+    def whole(known: str) -> str:
+        found = revision_with(parts, known)
+        return found if contents.relevance is None else contents.relevance.digest(found)
+
+    if isinstance(weights, str):
+        return whole(weights)
+    waiting = weights
+    return lambda: whole(waiting())
 
 
 def _name_of(model: Any) -> str:

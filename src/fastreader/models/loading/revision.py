@@ -6,16 +6,19 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import torch
 
 from fastreader.data.fingerprints import (
+    computed_meanwhile,
     digest,
     digested_meanwhile,
     file_digest,
     kept_note,
+    known_note,
     model_files,
     unchanged_file,
 )
@@ -51,31 +54,43 @@ def revision(model: Any, tokenizer: Any, weights: str | None = None, vocabulary:
     Returns:
         12 hexadecimal digits.
     """
-    tokens = _tokenizer(tokenizer, vocabulary or vocabulary_digest(tokenizer))
-    return digest([_configuration(model), tokens, weights or weights_digest(model)], 12)
+    return revision_with(parts_of_revision(model, tokenizer, vocabulary), weights or weights_digest(model))
 
 
-def weights_digest(model: Any) -> str:
+def parts_of_revision(model: Any, tokenizer: Any, vocabulary: str | None = None) -> list[Any]:
+    """Return what a `revision` is a digest of besides the weights."""
+    return [_configuration(model), _tokenizer(tokenizer, vocabulary or vocabulary_digest(tokenizer))]
+
+
+def revision_with(parts: list[Any], weights: str) -> str:
+    """Return the `revision` of a model with these `parts_of_revision` and this `weights_digest`."""
+    return digest([*parts, weights], 12)
+
+
+def weights_digest(model: Any, tensors: list[torch.Tensor] | None = None) -> str:
     """Return the SHA-256 of all values of a model's state: parameters and buffers that are saved with it.
 
     The type in which values are stored does not matter as long as it holds the same values.
 
     Args:
         model: a transformers model, on any device.
+        tensors: its state, for threads next to which modules may change.
 
     Returns:
         64 hexadecimal digits.
     """
     found = hashlib.sha256()
-    tensors = list(surgery.saved_tensors(model))
-    if method(model):
-        tensors += model.buffers()  # some libraries keep integers there
-    for tensor in tensors:
+    for tensor in _state(model) if tensors is None else tensors:
         for plain in _plain(tensor.detach()):
             found.update(f"{list(plain.shape)} {plain.is_floating_point()}".encode())
             for values in torch.split(plain.reshape(-1), _CHUNK):
                 found.update(_narrowest(values.cpu()).view(torch.uint8).numpy().data)
     return found.hexdigest()
+
+
+def _state(model: Any) -> list[torch.Tensor]:
+    buffers = model.buffers() if method(model) else ()  # some libraries keep integers there
+    return [*surgery.saved_tensors(model), *buffers]
 
 
 @contextmanager
@@ -88,7 +103,9 @@ def gguf_digested_meanwhile(found: Found) -> Iterator[FileDigests | None]:
         yield digests
 
 
-def kept_weights_digest(model: Any, found: Found, decision: Decision, files: FileDigests | None) -> str:
+def kept_weights_digest(
+    model: Any, found: Found, decision: Decision, files: FileDigests | None
+) -> str | Callable[[], str]:
     """Return `weights_digest` of a loaded model, from the cache folder while the model's files stay the same.
 
     A GGUF file has a digest of its content instead, and of the type to which its values were rounded.
@@ -98,6 +115,9 @@ def kept_weights_digest(model: Any, found: Found, decision: Decision, files: Fil
         found: what it was read from.
         decision: how it was read.
         files: gives the digests of a GGUF's files, see `gguf_digested_meanwhile`.
+
+    Returns:
+        The digest if it is known, else a function that waits for a thread, which computes it.
     """
     if files is not None and found.adapter is None:
         dtype = decision.arithmetic.dtype
@@ -113,7 +133,13 @@ def kept_weights_digest(model: Any, found: Found, decision: Decision, files: Fil
 
     about = [known, str(decision.arithmetic.dtype), decision.reads, type(model).__qualname__]
     versions = [torch.__version__, transformers.__version__, file_digest(__file__)]
-    return kept_note("weights", digest([about, versions], 32), lambda: weights_digest(model))
+    kind, key, state = "weights", digest([about, versions], 32), _state(model)
+    if (kept := known_note(kind, key)) is not None:
+        return kept
+    compute = partial(kept_note, kind, key, lambda: weights_digest(model, state))
+    # A pass may change quantised weights, and a thread would hold a device's memory.
+    changes = method(model) or any(tensor.device.type != "cpu" for tensor in state)
+    return compute() if changes else computed_meanwhile(compute)
 
 
 def _configuration(model: Any) -> dict[str, Any]:

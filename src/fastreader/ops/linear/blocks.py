@@ -25,6 +25,9 @@ FORMATS = {
     "Q4_K": (256, 144),
     "Q5_K": (256, 176),
     "Q6_K": (256, 210),
+    "Q3_K": (256, 110),  # laid out in 4 bits a value
+    "IQ4_NL": (32, 18),
+    "IQ4_XS": (256, 136),
     "MXFP4": (mxfp4.BLOCK, mxfp4.BYTES),  # laid out as Q5_0, which has all its values
 }
 _STRIP = 32  # rows that are packed together

@@ -18,7 +18,7 @@ _PANEL = 32  # rows
 _TERMS_APART = ("bf16x3", "float32")  # all panels of the first bfloat16 term, then all panels of the second
 GATE_MULTIPLE = 64  # rows of a gated weight come in multiples of two panels of 32
 _LAYOUT = "str? input_precision, str weight_type, str isa"  # of a packed weight
-LIBRARY.define("linear_pack(Tensor weight, str? input_precision, str isa) -> Tensor")  # type: ignore[no-untyped-call]
+LIBRARY.define("linear_pack(Tensor[] weights, str? input_precision, str isa) -> Tensor")  # type: ignore[no-untyped-call]
 
 
 @define(f"linear(Tensor input, Tensor packed, int width, Tensor? bias, {_LAYOUT}) -> Tensor")
@@ -74,36 +74,43 @@ class PackedWeight:
         return None if self.precision == "bf16" else self.precision, self.stored, self.isa
 
 
-def concatenate(weights: Sequence[Tensor | PackedWeight]) -> tuple[PackedWeight, list[PackedWeight]] | None:
-    """Concatenate the rows of packed weights.
+def pack_together(weights: Sequence[Tensor], precision: str) -> tuple[PackedWeight, list[PackedWeight]] | None:
+    """Pack weights [F, E] of one depth and type as one weight of all their rows.
 
     Returns:
         The whole, and the weights as parts of its memory; None if the layout does not put whole panels in a row, as
-        with integers, whose scales depend on all rows.
+        with integers, whose scales depend on all rows, or the kernels do not take the weights here.
     """
-    packed = [weight for weight in weights if isinstance(weight, PackedWeight)]
-    if len(packed) < len(weights) or len({(each.depth, each.precision, each.layout) for each in packed}) > 1:
+    if any(isinstance(weight, BlockTensor) or why_not(weight, precision) for weight in weights):
         return None
-    first = packed[0]
-    apart = first.stored == "blocks" or first.precision == "int16" or (first.precision, first.stored) == _TERMS_APART
-    if apart or any(each.width % _PANEL for each in packed):
+    plain = [weight.float() if weight.dtype == torch.float16 else weight for weight in weights]
+    alike = len({(weight.dtype, weight.shape[1]) for weight in plain}) == 1
+    apart = precision == "int16" or (precision, stored_as(plain[0])) == _TERMS_APART
+    if not alike or apart or any(len(weight) % _PANEL for weight in plain):
         return None
-    data = first.data.new_empty(sum(len(each.data) for each in packed))
-    parts = torch.split(data, [len(each.data) for each in packed])
-    for part, each in zip(parts, packed, strict=True):
-        part.copy_(each.data)  # by all threads, unlike `cat`: the system clears the new memory as it is written
-    whole = replace(first, data=data, width=sum(each.width for each in packed))
-    return whole, [replace(each, data=part) for each, part in zip(packed, parts, strict=True)]
+    whole = _packed(plain, precision)
+    size = len(whole.data) // whole.width  # bytes of a row
+    parts = torch.split(whole.data, [len(weight) * size for weight in plain])
+    return whole, [replace(whole, data=part, width=len(weight)) for part, weight in zip(parts, plain, strict=True)]
+
+
+def stored_as(weight: Tensor) -> str:
+    """Return `PackedWeight.stored` of a weight in float32 or bfloat16."""
+    return "bf16" if weight.dtype == torch.bfloat16 else "float32"
 
 
 def pack(weight: Tensor | BlockWeight, precision: str) -> PackedWeight:
     """Pack a weight [F, E] (float32, bfloat16, float16 or blocks, which are packed already) for many products."""
-    isa = extension.instruction_set()
     if isinstance(weight, BlockTensor):
         weight = weight.weight if weight.whole else weight.plain()
     if isinstance(weight, BlockWeight):
+        isa = extension.instruction_set()
         return PackedWeight(weight.data, weight.width, weight.depth, precision, "blocks", isa)
     weight = weight.float() if weight.dtype == torch.float16 else weight
-    data = torch.ops.fastreader.linear_pack(weight, None if precision == "bf16" else precision, isa)
-    stored = "bf16" if weight.dtype == torch.bfloat16 else "float32"
-    return PackedWeight(data, weight.shape[0], weight.shape[1], precision, stored, isa)
+    return _packed([weight], precision)
+
+
+def _packed(weights: Sequence[Tensor], precision: str) -> PackedWeight:
+    isa, first = extension.instruction_set(), weights[0]
+    data = torch.ops.fastreader.linear_pack(weights, None if precision == "bf16" else precision, isa)
+    return PackedWeight(data, sum(map(len, weights)), first.shape[1], precision, stored_as(first), isa)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fastreader.models.machine.chunking import map_chunks
@@ -13,7 +14,7 @@ from fastreader.ops import triton_support
 from fastreader.ops.decoder_layer import Weight
 from fastreader.ops.linear import BlockTensor, PackedWeight, linear, linear_add, linear_gated, prepare
 from fastreader.ops.linear.blocks import can_join, join
-from fastreader.ops.linear.cpu import concatenate
+from fastreader.ops.linear.cpu import pack_together
 from fastreader.ops.pointwise import gate, rms_norm
 
 _GATED_VALUES = 2**18  # of a part: 1 MB
@@ -21,6 +22,8 @@ _GATED_VALUES = 2**18  # of a part: 1 MB
 
 class UpcastLinear(nn.Module):
     """A linear layer on float32 activations, with its weight as stored or in the layout of the kernels.
+
+    The weight is laid out when it is first multiplied, since most layers of a model are joined with others before.
 
     Attributes:
         stored: the layer with the weight as stored, until the check at load is over.
@@ -32,13 +35,14 @@ class UpcastLinear(nn.Module):
         self.stored: tuple[nn.Linear, ...] = (layer,)
         self.bias = layer.bias
         self.precision = self._products = precision
-        self._weight: Tensor | PackedWeight | None = prepare(layer.weight.detach(), precision)
+        self._weight: Tensor | PackedWeight | None = None
         self._exact = False
+        self._rough = False
         self._passes = False
 
     @property
     def laid_out(self) -> Tensor | PackedWeight:
-        """The weight in the layout of the products, laid out again if it was dropped."""
+        """The weight in the layout of the products."""
         if self._weight is None:
             self._weight = prepare(self.stored[0].weight.detach(), self._products)
         return self._weight
@@ -61,6 +65,10 @@ class UpcastLinear(nn.Module):
         """Map [..., E] to [..., F]."""
         if self._passes:
             return input
+        if self._rough:
+            (layer,) = self.stored
+            bias = None if layer.bias is None else layer.bias.to(layer.weight.dtype)
+            return F.linear(input.to(layer.weight.dtype), layer.weight, bias).to(input.dtype)
         rows = input.reshape(-1, input.shape[-1])
         return linear(rows, self.operand, self.bias, precision=self.precision).reshape(*input.shape[:-1], -1)
 
@@ -75,6 +83,18 @@ class UpcastLinear(nn.Module):
             self._exact, self.precision = kept
 
     @contextmanager
+    def roughly(self) -> Iterator[None]:
+        """Within the block, multiply by PyTorch in the weight's own type, for which it need not be laid out.
+
+        A weight that is laid out, or holds integers, is multiplied as always.
+        """
+        self._rough = self._weight is None and not isinstance(self.stored[0].weight, BlockTensor)
+        try:
+            yield
+        finally:
+            self._rough = False
+
+    @contextmanager
     def passing(self) -> Iterator[None]:
         """Within the block, return inputs as they are, because others multiply them later (`add_to`)."""
         self._passes = True
@@ -86,7 +106,7 @@ class UpcastLinear(nn.Module):
     @property
     def in_kernels(self) -> bool:
         """Whether the kernels multiply."""
-        return isinstance(self._weight, PackedWeight)
+        return isinstance(self.laid_out, PackedWeight)
 
     @property
     def packed(self) -> Weight | None:
@@ -126,7 +146,7 @@ class JoinedLinear(nn.Module):
             self._weights = [prepare(BlockTensor(join([layer.weight for layer in layers])), precision)]
             self._biases = [_joined_bias(layers)]
         elif kernels and not blocks:
-            joined = concatenate([part.laid_out for part in parts])
+            joined = pack_together(weights, precision)
             self._weights = [prepare(torch.cat(weights), precision) if joined is None else joined[0]]
             self._biases = [_joined_bias(layers)]
             views = views if joined is None else [*joined[1]]

@@ -15,6 +15,7 @@ from fastreader.core.tree import PrefixTree
 from fastreader.models.passes.attention import KEYWORD, AttentionInputs, TreePass
 from fastreader.models.passes.packed_keys import TreeKeys
 from fastreader.models.rewriting.draft import TOKENS, Draft
+from fastreader.models.rewriting.fused.parts import UpcastLinear
 from fastreader.models.rewriting.layers import Chain, found_layers, passed_through, representatives, shares_keys
 
 _USUAL = {"hidden_states", "position_embeddings", "attention_mask", "past_key_values"}  # arguments of attention
@@ -85,6 +86,9 @@ def attention_shapes(draft: Draft) -> dict[str, AttentionShape]:
         for layer in layers:
             stack.callback(layer.register_forward_pre_hook(chain.before, with_kwargs=True).remove)
             stack.callback(layer.register_forward_hook(chain.after, with_kwargs=True).remove)
+        for module in draft.base.modules():  # no number of this pass counts, and laying out every weight takes long
+            if isinstance(module, UpcastLinear):
+                stack.enter_context(module.roughly())
         shapes = {name: AttentionShape.of(call) for name, call in trace_attention(draft, 0, 1).items()}
     if not any(isinstance(value, Tensor) for shape in shapes.values() for value in shape.constants.values()):
         choices.attention = {name: asdict(shape) for name, shape in shapes.items()}
