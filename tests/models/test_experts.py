@@ -108,7 +108,7 @@ def test_no_float32_copy_of_the_experts(products, precision):
     stored = model_of("Mixtral").bfloat16()
     reader = Reader.load((stored, byte_tokenizer()), precision=precision, products=products)
     layers = [layer for part in reader.model.modules() if isinstance(part, SortedExperts) for layer in part.modules()]
-    weights = [layer._weight for layer in layers if isinstance(layer, UpcastLinear)]
+    weights = [layer.laid_out for layer in layers if isinstance(layer, UpcastLinear)]
     assert len(weights) == 3 * 4 * 2
     for weight in weights:
         held = weight.data if isinstance(weight, PackedWeight) else weight
