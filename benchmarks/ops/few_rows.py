@@ -22,7 +22,7 @@ from fastreader.ops.linear.blocks import FORMATS
 
 SHAPES = ((3072, 2048), (2048, 2048), (16384, 2048), (2048, 8192))  # queries to values, output, gate and up, down
 # First bytes of scales; 0 for the other formats.
-HALVES = {"Q6_K": [208], "Q3_K": [108], **dict.fromkeys(("Q4_1", "Q5_1", "Q4_K", "Q5_K"), [0, 2])}
+HALVES = {"Q6_K": [208], "Q3_K": [108], **{name: [0, 2] for name in ("Q4_1", "Q5_1", "Q4_K", "Q5_K")}}
 
 
 def main() -> None:

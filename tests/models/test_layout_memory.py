@@ -66,7 +66,7 @@ def test_a_reader_lays_every_weight_out_once(family, precision, products):
 
 @no_extension
 def test_only_layers_that_trials_run_are_laid_out_before_they_are_joined(monkeypatch):
-    """Of eight layers the first and the last; laying out is most of what follows the reading of a checkpoint."""
+    """Of eight layers the first and the last, since laying out takes most of a later load."""
     laid_out = []
 
     def counted(weights, precision):

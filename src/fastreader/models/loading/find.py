@@ -76,7 +76,7 @@ def find(options: LoadOptions, *, to_build: bool = True) -> Found:
 
     Args:
         options: of the load.
-        to_build: whether the model is then built; else the config of a GGUF file has no class of its own.
+        to_build: whether the model is then built; else the config of a GGUF file has a plain class.
 
     Raises:
         InputError: if the model is neither a name, a path nor a pair.
