@@ -380,6 +380,42 @@ def test_it_is_a_reader_in_all_else(tiny_reader):
     assert cached.score([([5, 6, 7], [8])]).stats.cached_tokens == 0
 
 
+@pytest.mark.parametrize("family", ["Llama", "Gemma2, window, caps", "jamba"])
+def test_a_session_copies_passages_from_the_cache(family):
+    """And adds new ones, if no layer is recurrent. The reader's own session finds the same numbers."""
+    reader, cache, texts = exact(family), fr.PassageCache(), ["Read.\n", "One passage.\n", "Another passage.\n"]
+    cached, model = reader.with_cache(cache), reader.local_model.model
+    prefixes = [texts, texts[:1] + texts[2:], "one text"]
+    pairs = [(reader.prefix(prefix), [9, 8]) for prefix in prefixes[:2]]
+    header, *first = (len(reader.prefix(each)) for each in (texts[:1], texts[:2], texts[:1] + texts[2:]))
+    want, ends = reader.score(pairs), [(header, first[0]), (header, first[1])]
+    with reader.session(*prefixes) as session:
+        before = session.stats
+    with cached.session(*prefixes) as session:
+        close(session.score(pairs), want)
+        assert session.stats == before
+    assert (cache.info().hits, cache.info().misses) == (0, 2)
+    assert cache.info().entries == (0 if model.mixers else 3)
+    close(cached.score(pairs, ends=ends), want)
+    for open_one in (cached.session, lambda *these: cached.session(cache_scored=True).session(*these)):
+        cache.clear()
+        cached.score(pairs, ends=ends)
+        with open_one(*prefixes) as session:
+            cache.clear()  # the session has its own copy
+            close(session.score(pairs), want)
+        # all but the last token of the second prefix, after which a text may begin
+        assert session.stats.cached_tokens == first[0] + first[1] - header - 1
+        assert session.stats.computed_tokens == before.computed_tokens - session.stats.cached_tokens
+
+
+def test_only_prefixes_in_pieces_have_passages(tiny_reader):
+    cached = tiny_reader.with_cache(cache := fr.PassageCache())
+    with cached.session("Read.\nOne passage.", [5, 6, 7], ["Read.\n"], ["Read.\n", "", "more"]):
+        assert cache.info().entries == 0
+    with cached.session(["Read.\n", "One"]):
+        assert (cache.info().entries, cache.info().misses) == (2, 1)
+
+
 def test_a_miss_is_planned_once(tiny_reader, monkeypatch):
     """If the passes that the caller planned leave memory for what they keep, else again."""
     shelf, partition, planned = Shelf(3), local_model.partition, []

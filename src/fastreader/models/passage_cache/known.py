@@ -162,15 +162,14 @@ class KnownPassages:
         return KeyValues(states=RecurrentStates(last), rows=rows)
 
     def add(self, tree: PrefixTree, key_values: KeyValues) -> None:
-        """Give the cache what a pass computed of `new_key_values`."""
+        """Give the cache what a pass computed: what `new_key_values` wanted, or keys and values of all tokens."""
         self._known.add(self._added(key_values), self._about)
         self._missing = []
 
     def _added(self, key_values: KeyValues) -> Iterator[tuple[PrefixKey, PrefixKey | None, KeyValues]]:
         """Yield copies of the new parts, one by one, so that only one is held besides what the cache keeps."""
-        assert key_values.rows is not None
         for part, indices in self._missing:
-            own = np.searchsorted(key_values.rows, indices)
+            own = indices if key_values.rows is None else np.searchsorted(key_values.rows, indices)
             yield part.key, None if part.header is None else part.header.key, key_values.part(own, indices)
 
     def _parts(self, sequence: int, regime: int) -> tuple[_Part, ...]:

@@ -56,9 +56,14 @@ class PassageReader(ReaderBase):
         return PassageReader(self._reader, cache)
 
     def session(self, *prefixes: TextOrTokens | Sequence[str], **options: Any) -> Session:
-        """Open a session of the reader, which keeps its prefixes itself, as `Reader.session`."""
+        """Open a session of the reader, as `Reader.session`, which copies passages from the cache.
+
+        Of a prefix in pieces the first is the header and the second the passage, as in `fr.rerank`'s prompts. What the
+        cache lacks of them is read and kept in it, unless the model has recurrent layers. All else that the session
+        reads is kept by the session alone.
+        """
         max_bytes, cache_scored = options.pop("max_bytes", None), options.pop("cache_scored", False)
-        return open_session(self.local_model, prefixes, max_bytes, cache_scored, **options)
+        return open_session(self.local_model, prefixes, max_bytes, cache_scored, self._known, **options)
 
     def score(
         self,

@@ -6,21 +6,24 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from functools import partial
+from typing import Any, NoReturn, TypeAlias
 
 from fastreader.core.checked import checked
 from fastreader.core.checks import check_int, check_texts, expect, located
 from fastreader.core.forks import repair_in_children
 from fastreader.core.protocol import TextOrTokens
-from fastreader.core.tree import PrefixTree, TreeStats
+from fastreader.core.tree import PrefixTree, TokenPairs, TreeStats
 from fastreader.errors import ContextOverflowError, FastreaderError, NotReloadableError, OutOfBudgetError
 from fastreader.models.machine import memory
+from fastreader.models.passage_cache.known import Ends, KnownPassages
 from fastreader.models.passes.key_values import KeyValues, Reuse
 from fastreader.models.passes.prefix_cache import KeptKeys, PrefixCache
 from fastreader.models.tree_model import TreeModel
 from fastreader.reader.base import ReaderBase
 from fastreader.reader.local_model import LocalModel
 
+PassageLookup: TypeAlias = Callable[[TokenPairs, Ends], KnownPassages]
 _SHARE = 0.5  # of the free memory, for what is cached
 
 
@@ -35,13 +38,22 @@ class Session(ReaderBase):
     Args:
         local_model: the reader's.
         max_bytes, cache_scored: see `Reader.session`, which also reads the first prefixes.
+        passages: of a cache of passages, see `PassageReader.session`.
 
     Attributes:
         stats: tokens computed to read the prefixes.
     """
 
-    def __init__(self, local_model: LocalModel, max_bytes: int | None = None, *, cache_scored: bool = False) -> None:
+    def __init__(
+        self,
+        local_model: LocalModel,
+        max_bytes: int | None = None,
+        *,
+        cache_scored: bool = False,
+        passages: PassageLookup | None = None,
+    ) -> None:
         super().__init__(local_model)
+        self._passages = passages
         check_int("max_bytes", max_bytes, optional=True)
         self._kept: PrefixCache | None = PrefixCache(local_model.model.regimes)
         self._use = threading.RLock()  # the cache may not change between a look-up and the read that follows it
@@ -67,7 +79,7 @@ class Session(ReaderBase):
         **options: Any,
     ) -> Session:
         """Open another session of the same reader, sharing nothing with this one, as `Reader.session`."""
-        return open_session(self.local_model, prefixes, max_bytes, cache_scored, **options)
+        return open_session(self.local_model, prefixes, max_bytes, cache_scored, self._passages, **options)
 
     def prefill(
         self,
@@ -90,13 +102,20 @@ class Session(ReaderBase):
         model = self.local_model.model
         expect(bool(prefixes), "prefixes", "at least one", prefixes)
         encoded: list[Sequence[int]] = []
+        ends: list[tuple[int, ...]] = []
         for i, prefix in enumerate(prefixes):
             pieces = [] if isinstance(prefix, str) or not isinstance(prefix, Sequence) else prefix
             if pieces and all(isinstance(piece, str) for piece in pieces):
                 check_texts(f"prefixes[{i}]", list(pieces), empty=True)
-                tokens = self.prefix(prefix, system=system, chat=chat, chat_options=chat_options)  # type: ignore[arg-type]
+                read: Any = partial(self.prefix, system=system, chat=chat, chat_options=chat_options)
+                tokens = read(prefix)
+                first = [read(pieces[:count]) for count in (1, 2)] if len(pieces) > 1 else []
+                # Pieces of which each adds tokens to those before it: a header, and a passage.
+                added = sorted({len(part) for part in first if part == tokens[: len(part)]} - {0})
+                ends.append(tuple(added) if len(added) == len(first) else ())
             else:
-                tokens = self.encoder.prompt_tokens(  # type: ignore[assignment]
+                ends.append(())
+                tokens = self.encoder.prompt_tokens(
                     prefix,  # type: ignore[arg-type]
                     f"prefixes[{i}]",
                     special_tokens=special_tokens,
@@ -109,14 +128,21 @@ class Session(ReaderBase):
             encoded.append(tokens)
         with located("prefixes"):
             trees = self.plan([(prefix, ()) for prefix in encoded], max_batch_tokens, new_tokens=2)
+        known = None if self._passages is None else self._passages([(prefix, ()) for prefix in encoded], ends)
         with self._use:
             kept = self._open()
             self._check_room(trees)
             for tree in trees:
                 reuse = kept.lookup(tree)
+                if known is not None:
+                    of_passages = known.lookup(tree)
+                    found = [each for each in (reuse, of_passages) if each is not None]
+                    reuse = max(found, key=lambda each: each.num_cached, default=None)
                 key_values = model.new_key_values(tree, reuse)
                 with self.local_model.lock:
                     model.hidden(tree, reuse=reuse, key_values=key_values)
+                if known is not None and not model.mixers:
+                    known.add(tree, key_values)
                 kept.add(tree, key_values)
                 self.stats = self.stats + (tree.stats if reuse is None else reuse.stats(tree.stats))
 
@@ -191,10 +217,11 @@ def open_session(
     prefixes: Sequence[TextOrTokens | Sequence[str]],
     max_bytes: int | None,
     cache_scored: bool,
+    passages: PassageLookup | None = None,
     **options: Any,
 ) -> Session:
     """Do the work of `Reader.session`, with the options of `Session.prefill`."""
-    session = Session(local_model, max_bytes, cache_scored=cache_scored)
+    session = Session(local_model, max_bytes, cache_scored=cache_scored, passages=passages)
     if prefixes or not cache_scored:
         session.prefill(*prefixes, **options)
     return session
