@@ -86,9 +86,11 @@ class UpcastLinear(nn.Module):
     def roughly(self) -> Iterator[None]:
         """Within the block, multiply by PyTorch in the weight's own type, for which it need not be laid out.
 
-        A weight that is laid out, or holds integers, is multiplied as always.
+        Weights that are laid out, hold integers, or are float16, which may overflow, are multiplied as always.
         """
-        self._rough = self._weight is None and not isinstance(self.stored[0].weight, BlockTensor)
+        weight = self.stored[0].weight
+        wide = weight.dtype in (torch.bfloat16, torch.float32) and not isinstance(weight, BlockTensor)
+        self._rough = wide and self._weight is None
         try:
             yield
         finally:
