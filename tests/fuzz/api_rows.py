@@ -240,7 +240,12 @@ RERANK = {
 }
 
 ROWS: dict[str, Row] = {
-    "Session": lambda w: {"local_model": w.reader.local_model, "max_bytes": None, "cache_scored": False},
+    "Session": lambda w: {
+        "local_model": w.reader.local_model,
+        "max_bytes": None,
+        "cache_scored": False,
+        "passages": None,
+    },
     "Session.continuation": lambda w: (w.session, {"text": "Nile", "end": True, **CHAT}),
     "Session.generate": lambda w: (w.session, {"prompts": ["Answer"], **GENERATE}),
     "Session.generate_steps": lambda w: (

@@ -113,6 +113,15 @@ def contents(study: Study) -> Found:
     return {key: digests[key] if key in digests else source_digest(file) for key, file in named_files(study).items()}
 
 
+def _shared(before: Study, kept: Mapping[str, Any], files: Mapping[str, str]) -> list[str]:
+    """Return the places of files that what is in a run's folder rests on, of those that a study names now.
+
+    The values of a measure that a study left out and has again are still in the folder.
+    """
+    measured = {key for key in kept if key.startswith(_MEASURE)}
+    return sorted((named_files(before).keys() | measured) & files.keys())
+
+
 def check_contents(
     folder: Path, before: Study, kept: Mapping[str, Any] | None, now: Study, found: Mapping[str, str]
 ) -> None:
@@ -124,9 +133,7 @@ def check_contents(
         now, found: the study that resumes the run and its `contents`.
     """
     files = named_files(now)
-    # the values of a measure that a study left out and has again are still in the folder
-    measured = {key for key in kept or {} if key.startswith(_MEASURE)}
-    shared = sorted((named_files(before).keys() | measured) & files.keys())
+    shared = _shared(before, kept or {}, files)
     vouched = json.dumps({key: found[key] for key in shared})
     for key in shared:
         require(
