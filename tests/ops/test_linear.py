@@ -353,6 +353,7 @@ def test_weights_packed_together_are_those_of_one_weight(monkeypatch, isa, weigh
         assert torch.equal(part.data, before.data) and part.width == before.width
     assert pack_together([weights[0][:40], weights[1]], precision) is None  # not whole panels
     assert pack_together([weights[0], weights[1].double()], precision) is None
-    assert pack_together([weights[0], weights[1].half()], precision) is None or weight_dtype == torch.float32
+    half_is_widened = pack_together([weights[0], weights[1].half()], precision) is not None
+    assert half_is_widened == (weight_dtype == torch.float32)
     with pytest.raises(RuntimeError, match=r"expected weights of one depth and type, got \[32, 69\]"):
         torch.ops.fastreader.linear_pack([weights[0], weights[1][:, 1:]], None, isa)

@@ -156,10 +156,16 @@ def test_a_changed_file_is_rejected(tmp_path, filed, key):
     assert run(study(), tmp_path / "run", resume=True).fresh == 0
 
 
-def test_a_reader_with_changed_weights_is_rejected(tmp_path):
-    weights = tmp_path / "m" / "model.safetensors"
-    weights.parent.mkdir()
+def model_in(folder):
+    """Return the file of a model's weights, which nothing loads."""
+    folder.mkdir()
+    weights = folder / "model.safetensors"
     weights.write_bytes(b"before")
+    return weights
+
+
+def test_a_reader_with_changed_weights_is_rejected(tmp_path):
+    weights = model_in(tmp_path / "m")
     study = study_of(tmp_path, METHODS[:1], count=2, readers=[str(weights.parent)])
     run(study, tmp_path / "run")
     before = folder_of(tmp_path / "run")
@@ -173,9 +179,7 @@ def test_a_reader_with_changed_weights_is_rejected(tmp_path):
 
 def test_a_judge_with_changed_weights_is_rejected(tmp_path):
     """Even if the study left the measure out in between: its values are still in the folder."""
-    weights = tmp_path / "judge" / "model.safetensors"
-    weights.parent.mkdir()
-    weights.write_bytes(b"before")
+    weights = model_in(tmp_path / "judge")
     name = f"preferred:{weights.parent}"
     judged, plain = (study_of(tmp_path, METHODS[:1], count=2, measures=each) for each in ([name], []))
     run(plain, tmp_path / "run")

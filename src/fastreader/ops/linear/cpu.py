@@ -85,7 +85,7 @@ def pack_together(weights: Sequence[Tensor], precision: str) -> tuple[PackedWeig
         return None
     plain = [weight.float() if weight.dtype == torch.float16 else weight for weight in weights]
     alike = len({(weight.dtype, weight.shape[1]) for weight in plain}) == 1
-    apart = precision == "int16" or (precision, stored_as(plain[0])) == _TERMS_APART
+    apart = precision == "int16" or (precision, _stored_as(plain[0])) == _TERMS_APART
     if not alike or apart or any(len(weight) % _PANEL for weight in plain):
         return None
     whole = _packed(plain, precision)
@@ -94,7 +94,7 @@ def pack_together(weights: Sequence[Tensor], precision: str) -> tuple[PackedWeig
     return whole, [replace(whole, data=part, width=len(weight)) for part, weight in zip(parts, plain, strict=True)]
 
 
-def stored_as(weight: Tensor) -> str:
+def _stored_as(weight: Tensor) -> str:
     """Return `PackedWeight.stored` of a weight in float32 or bfloat16."""
     return "bf16" if weight.dtype == torch.bfloat16 else "float32"
 
@@ -113,4 +113,4 @@ def pack(weight: Tensor | BlockWeight, precision: str) -> PackedWeight:
 def _packed(weights: Sequence[Tensor], precision: str) -> PackedWeight:
     isa, first = extension.instruction_set(), weights[0]
     data = torch.ops.fastreader.linear_pack(weights, None if precision == "bf16" else precision, isa)
-    return PackedWeight(data, sum(map(len, weights)), first.shape[1], precision, stored_as(first), isa)
+    return PackedWeight(data, sum(map(len, weights)), first.shape[1], precision, _stored_as(first), isa)
