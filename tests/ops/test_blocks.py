@@ -227,7 +227,11 @@ def test_the_tensor_is_a_float32_tensor_to_pytorch():
     assert torch.equal(torch.split(tensor, 32)[2] + 0, values[64:])
     assert torch.equal(tensor.T + 0, values.T) and torch.equal(tensor.abs(), values.abs())
     assert copy.deepcopy(tensor).weight is weight and "Q5_K" in repr(tensor)
-    with pytest.raises(InputError, match="quantised weight"):
+    with torch.inference_mode():  # of a tensor that was made outside
+        assert torch.equal(tensor.view(7, 10, -1)[2], values.view(7, 10, -1)[2])
+        assert torch.equal(tensor.chunk(2)[1] + 0, values[35:]) and torch.equal(tensor.T + 0, values.T)
+        assert torch.equal(tensor[2], values[2]) and torch.equal(tensor[5:9].unsqueeze(0) + 0, values[None, 5:9])
+    with pytest.raises(InputError, match="got a BlockTensor"):
         tensor.zero_()
 
 

@@ -11,8 +11,6 @@ from torch import Tensor
 from fastreader.ops import triton_support
 from fastreader.ops.linear.blocks import AT_ONCE, BlockTensor, multiply_in_parts
 
-_MANY = 8  # rows; with fewer, a product with a part may add up in another order than one with the whole
-
 
 def linear_torch(input: Tensor, weight: Tensor, bias: Tensor | None, precision: str) -> Tensor:
     """Multiply the operands of `linear` with PyTorch.
@@ -34,7 +32,7 @@ def linear_torch(input: Tensor, weight: Tensor, bias: Tensor | None, precision: 
         return out if bias is None else out.add_(bias.float())
     bias = None if bias is None else bias.to(input.dtype)
     converts = weight.dtype != input.dtype or isinstance(weight, BlockTensor)
-    if converts and not on_gpu and weight.numel() > AT_ONCE and len(input) >= _MANY:
+    if converts and not on_gpu and weight.numel() > AT_ONCE:
         return multiply_in_parts(input, weight, bias)
     return F.linear(input, weight.to(input.dtype), bias)
 
