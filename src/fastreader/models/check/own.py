@@ -18,6 +18,7 @@ from fastreader.models.passes.pass_argument import marked
 from fastreader.models.rewriting import surgery
 from fastreader.models.rewriting.layers import decoder_layers, passed_through
 from fastreader.ops.linear.blocks import AT_ONCE, multiply_in_parts
+from fastreader.ops.linear.widened import WidenedTensor
 
 _HALF = (torch.bfloat16, torch.float16)
 _OWN_ATTENTION = "fastreader_own"
@@ -170,12 +171,9 @@ def _looks_up(module: nn.Module) -> bool:
 
 def _parameter(values: Tensor, dtype: torch.dtype) -> nn.Parameter:
     values = values.detach()
-    if values.dtype == dtype or values.dim() != 2:
-        return nn.Parameter(values.to(dtype), requires_grad=False)
-    made, rows = torch.empty(values.shape, dtype=dtype, device=values.device), max(1, AT_ONCE // values.shape[1])
-    for first in range(0, len(values), rows):  # so that the integers of a file are unpacked part by part
-        made[first : first + rows] = values[first : first + rows]
-    return nn.Parameter(made, requires_grad=False)
+    # A copy of a large weight would have to be written to new memory before it is multiplied.
+    lazily = values.dim() == 2 and values.device.type == "cpu" and values.numel() > AT_ONCE and values.dtype != dtype
+    return nn.Parameter(WidenedTensor(values, dtype) if lazily else values.to(dtype), requires_grad=False)
 
 
 @contextmanager

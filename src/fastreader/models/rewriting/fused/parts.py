@@ -17,6 +17,7 @@ from fastreader.ops.linear.blocks import can_join, join
 from fastreader.ops.linear.cpu import pack_together
 from fastreader.ops.pointwise import gate, rms_norm
 
+_ROUGH_ROWS = 16  # of a weight
 _GATED_VALUES = 2**18  # of a part: 1 MB
 
 
@@ -67,8 +68,8 @@ class UpcastLinear(nn.Module):
             return input
         if self._rough:
             (layer,) = self.stored
-            bias = None if layer.bias is None else layer.bias.to(layer.weight.dtype)
-            return F.linear(input.to(layer.weight.dtype), layer.weight, bias).to(input.dtype)
+            some = F.linear(input, layer.weight[:_ROUGH_ROWS].to(input.dtype))
+            return some.repeat(*[1] * (input.dim() - 1), -(-len(layer.weight) // _ROUGH_ROWS))[..., : len(layer.weight)]
         rows = input.reshape(-1, input.shape[-1])
         return linear(rows, self.operand, self.bias, precision=self.precision).reshape(*input.shape[:-1], -1)
 
@@ -84,13 +85,8 @@ class UpcastLinear(nn.Module):
 
     @contextmanager
     def roughly(self) -> Iterator[None]:
-        """Within the block, multiply by PyTorch in the weight's own type, for which it need not be laid out.
-
-        Weights that are laid out, hold integers, or are float16, which may overflow, are multiplied as always.
-        """
-        weight = self.stored[0].weight
-        wide = weight.dtype in (torch.bfloat16, torch.float32) and not isinstance(weight, BlockTensor)
-        self._rough = wide and self._weight is None
+        """Within the block, multiply by a few rows of the weight, again and again, so that the others are not read."""
+        self._rough = bool(self.stored)
         try:
             yield
         finally:

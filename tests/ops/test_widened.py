@@ -1,0 +1,61 @@
+"""Weights in a wider type than they are stored in: the values of a copy, without one."""
+
+import copy
+import functools
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from fastreader.errors import InputError
+from fastreader.ops.linear import torch_impl
+from fastreader.ops.linear.blocks import AT_ONCE
+from fastreader.ops.linear.widened import WidenedTensor
+
+
+def stored(rows, columns, dtype=torch.bfloat16):
+    return torch.randn(rows, columns, generator=torch.Generator().manual_seed(rows)).to(dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("type_", [torch.bfloat16, torch.float16, torch.float32])
+def test_it_computes_as_a_copy_does(dtype, type_):
+    weight = stored(70, 64, type_)
+    shown, plain = WidenedTensor(weight, dtype), weight.to(dtype)
+    inputs = torch.randn(3, 64, dtype=dtype, generator=torch.Generator().manual_seed(1))
+    assert shown.dtype == dtype and shown.shape == plain.shape and str(type_) in repr(shown)
+    close = functools.partial(torch.testing.assert_close, atol=1e-5, rtol=1e-5)  # sums may be in another order
+    close(F.linear(inputs, shown), F.linear(inputs, plain))
+    close(F.linear(inputs, shown, plain[:, 0]), F.linear(inputs, plain, plain[:, 0]))
+    assert torch.equal(inputs @ shown.T, inputs @ plain.T) and torch.equal(shown[3:5] + 0, plain[3:5])
+    assert torch.equal(F.linear(shown, shown), F.linear(plain, plain))
+    assert torch.equal(shown.to(torch.float64), plain.double()) and not shown.isnan().any()
+    with torch.inference_mode():
+        layer = nn.Linear(64, 70, bias=False)
+        layer.weight = nn.Parameter(shown, requires_grad=False)
+        close(layer(inputs), F.linear(inputs, plain))
+        assert torch.equal(copy.copy(layer.weight) * 2, plain * 2)
+        assert torch.equal(layer.weight.view(7, 10, 64)[2], plain.view(7, 10, 64)[2])
+
+
+def test_it_cannot_be_written_to():
+    shown = WidenedTensor(stored(4, 8), torch.float32)
+    with pytest.raises(InputError, match="got a WidenedTensor"):
+        shown.zero_()
+
+
+@pytest.mark.parametrize("rows", [1, 2, 7, 8, 40])
+@pytest.mark.parametrize("bias", [False, True])
+def test_few_rows_are_multiplied_in_parts_too(rows, bias, monkeypatch):
+    """So that no copy of a large weight is made for a step of generation."""
+    weight = stored(3 * AT_ONCE // 512, 512)
+    inputs = torch.randn(rows, 512, generator=torch.Generator().manual_seed(2))
+    added = torch.randn(len(weight), generator=torch.Generator().manual_seed(3)) if bias else None
+    sizes = []
+    real = torch_impl.multiply_in_parts
+    monkeypatch.setattr(torch_impl, "multiply_in_parts", lambda x, *others: sizes.append(len(x)) or real(x, *others))
+    got = torch_impl.linear_torch(inputs, weight, added, "torch")
+    want = F.linear(inputs.double(), weight.double(), None if added is None else added.double())
+    assert got.shape == (rows, len(weight)) and sizes == [rows]
+    torch.testing.assert_close(got.double(), want, atol=1e-4, rtol=1e-5)
