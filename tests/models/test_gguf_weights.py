@@ -10,10 +10,12 @@ from test_gguf import write
 
 from fastreader import Reader
 from fastreader.errors import InputError
+from fastreader.models.gguf.file import GgufFile
+from fastreader.models.gguf.weights import Form, bytes_of
 from fastreader.models.loading.load import load
 from fastreader.models.loading.options import LoadOptions
 from fastreader.ops import extension
-from fastreader.ops.linear import BlockTensor
+from fastreader.ops.linear import BlockTensor, WidenedTensor
 from fastreader.ops.linear.blocks import FORMATS
 
 pytest.importorskip("gguf", reason="needs the extra gguf")
@@ -152,16 +154,67 @@ def test_weights_that_keep_no_integers_keep_their_values(tmp_path, cache):
         assert torch.equal(loaded.get_parameter(half), plain.get_parameter(half))
 
 
+def in_file(parameters, file):
+    """Return the names of the parameters whose memory is that of a mapped file."""
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    ranges = [line.split("-", 1)[0:2] for line in lines if line.endswith(str(file))]
+    spans = [(int(first, 16), int(rest.split(" ", 1)[0], 16)) for first, rest in ranges]
+    return {name for name, p in parameters.items() if any(low <= p.data_ptr() < high for low, high in spans)}
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="the system does not list what is mapped")
+@pytest.mark.parametrize(("kind", "every"), [("F16", True), ("Q8_0", False)])
+@pytest.mark.parametrize("precision", ["fast", "exact"])
+def test_halves_stay_in_their_file_until_they_are_laid_out(tmp_path, cache, kind, every, precision):
+    """Alone, or next to quantised matrices: no copy in float32 is held, and the numbers are those of the values."""
+    model = tiny_llama(tie_word_embeddings=False)
+    layers = [name for name, p in model.named_parameters() if ".layers." in name and p.dim() == 2]
+    halves = layers if every else [name for name in layers if "mlp" in name]
+    file = write(tmp_path / "tiny.gguf", model, kind, halves=halves)
+    plain = dequantised(file)
+    loaded = load(LoadOptions(file, "cpu", "auto", precision))
+    held = {name: p for name, p in loaded.model.named_parameters() if isinstance(p, WidenedTensor)}
+    assert held.keys() == set(halves)
+    reordered = {name for name in halves if name.endswith(("q_proj.weight", "k_proj.weight"))}
+    assert in_file({name: p.stored for name, p in held.items()}, file) == set(halves) - reordered
+    for name, parameter in loaded.model.named_parameters():
+        assert parameter.dtype == torch.float32 and torch.equal(parameter + 0, plain.get_parameter(name)), name
+    reader = Reader.load(file, "cpu", precision=precision, check="full")
+    assert reader.describe()["dtype"] == ("float32" if every else "Q8_0 + F16")
+    bound = 1e-4 if precision == "exact" else FAST[reader.arithmetic.products]
+    for pair, got in zip(PAIRS, reader.loglikelihood(PAIRS), strict=True):
+        assert abs(got.logprob - alone(plain, *pair)) <= bound
+    kept = [value for module in reader.model.modules() for value in module.parameters(recurse=False)]
+    assert not any(isinstance(value, WidenedTensor) for value in kept)  # the layouts have replaced them
+
+
+def test_halves_are_numbers_where_devices_are_chosen(tmp_path, cache):
+    file = write(tmp_path / "tiny.gguf", tiny_llama(), "F16")
+    loaded = load(LoadOptions(file, device_map={"": "cpu"})).model
+    assert not any(isinstance(parameter, WidenedTensor) for parameter in loaded.parameters())
+
+
+def test_the_memory_of_halves_is_that_of_their_layout(tmp_path, cache):
+    model = tiny_llama(tie_word_embeddings=False)
+    file = GgufFile(write(tmp_path / "tiny.gguf", model, "F16"))
+    sizes = {name: p.numel() for name, p in model.named_parameters() if p.dim() == 2}
+    vectors = sum(p.numel() for p in model.parameters()) - sum(sizes.values())
+    layers = sum(size for name, size in sizes.items() if ".layers." in name)
+    turned = sum(size for name, size in sizes.items() if name.endswith(("q_proj.weight", "k_proj.weight")))
+    others = sum(sizes.values()) - layers
+    widened = bytes_of(file, Form(keep=False, halves=True), laid_out=True)
+    assert widened == 2 * layers + 2 * turned + 6 * others + 4 * vectors
+    copied = bytes_of(file, Form(keep=False, halves=False), laid_out=True)
+    assert copied == 6 * (layers + others) + 4 * vectors
+
+
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="the system does not list what is mapped")
 def test_matrices_in_the_type_that_is_kept_stay_in_their_file(tmp_path, cache):
     """But rows of embeddings are read as long as the model lives, and the file may be cut off meanwhile."""
     file = write(tmp_path / "tiny.gguf", tiny_llama(tie_word_embeddings=False), "BF16")
     before = file.read_bytes()
     loaded = load(LoadOptions(file, "cpu")).model
-    lines = Path("/proc/self/maps").read_text().splitlines()
-    ranges = [line.split("-", 1)[0:2] for line in lines if line.endswith(str(file))]
-    spans = [(int(first, 16), int(rest.split(" ", 1)[0], 16)) for first, rest in ranges]
-    held = {n for n, p in loaded.named_parameters() if any(low <= p.data_ptr() < high for low, high in spans)}
+    held = in_file(dict(loaded.named_parameters()), file)
     matrices = {name for name, p in loaded.named_parameters() if p.dim() == 2}
     reordered = {name for name in matrices if name.endswith(("q_proj.weight", "k_proj.weight"))}
     assert held == matrices - reordered - {"model.embed_tokens.weight"} and len(held) > 4

@@ -9,8 +9,10 @@ import torch.nn.functional as F
 from torch import nn
 
 from fastreader.errors import InputError
-from fastreader.ops.linear import torch_impl
+from fastreader.ops import extension
+from fastreader.ops.linear import prepare, torch_impl
 from fastreader.ops.linear.blocks import AT_ONCE
+from fastreader.ops.linear.cpu import pack_together
 from fastreader.ops.linear.widened import WidenedTensor
 
 
@@ -37,6 +39,23 @@ def test_it_computes_as_a_copy_does(dtype, type_):
         close(layer(inputs), F.linear(inputs, plain))
         assert torch.equal(copy.copy(layer.weight) * 2, plain * 2)
         assert torch.equal(layer.weight.view(7, 10, 64)[2], plain.view(7, 10, 64)[2])
+
+
+@pytest.mark.skipif(extension.why_missing() is not None, reason="needs the C++ extension")
+@pytest.mark.parametrize("precision", ["bf16", "float32", "int16"])
+@pytest.mark.parametrize("type_", [torch.bfloat16, torch.float16])
+def test_it_is_laid_out_from_what_is_stored(type_, precision):
+    weights = [stored(64, 96, type_), stored(32, 96, type_)]
+    shown = [WidenedTensor(weight, torch.float32) for weight in weights]
+    for got, weight in zip(shown, weights, strict=True):
+        want = prepare(weight, precision)
+        assert torch.equal(prepare(got, precision).data, want.data) and prepare(got, precision).stored == want.stored
+        assert isinstance(got[3:9], WidenedTensor) and torch.equal(got[3:9] + 0, weight[3:9].float())
+        assert copy.deepcopy(got) is got
+    together, want = pack_together(shown, precision), pack_together(weights, precision)
+    assert (together is None) == (want is None) == (precision == "int16")
+    if want is not None:
+        assert torch.equal(together[0].data, want[0].data)
 
 
 def test_it_cannot_be_written_to():

@@ -17,8 +17,8 @@ from fastreader.models.machine.devices import moved
 from fastreader.models.passes.pass_argument import marked
 from fastreader.models.rewriting import surgery
 from fastreader.models.rewriting.layers import decoder_layers, passed_through
+from fastreader.ops.linear import WidenedTensor
 from fastreader.ops.linear.blocks import AT_ONCE, multiply_in_parts
-from fastreader.ops.linear.widened import WidenedTensor
 
 _HALF = (torch.bfloat16, torch.float16)
 _OWN_ATTENTION = "fastreader_own"

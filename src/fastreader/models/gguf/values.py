@@ -17,7 +17,7 @@ from fastreader.ops.linear import BlockWeight, mxfp4
 from fastreader.ops.linear.blocks import FORMATS
 
 _CHUNK = 1 << 24  # values that are computed at a time
-_DTYPES = {"F16": torch.float16, "F32": torch.float32, "F64": torch.float64, "BF16": torch.bfloat16}
+DTYPES = {"F16": torch.float16, "F32": torch.float32, "F64": torch.float64, "BF16": torch.bfloat16}
 
 
 def raw_rows(tensor: TensorInfo, held: Tensor | None = None) -> Tensor:
@@ -50,7 +50,7 @@ def mapped(tensor: TensorInfo, dtype: torch.dtype) -> Tensor | None:
     Raises:
         ModelFileError: if the file has become shorter.
     """
-    if _DTYPES.get(tensor.type) != dtype or tensor.offset % dtype.itemsize:
+    if DTYPES.get(tensor.type) != dtype or tensor.offset % dtype.itemsize:
         return None
     with tensor.path.open("rb") as stream:
         if os.fstat(stream.fileno()).st_size < tensor.offset + tensor.size:
@@ -88,7 +88,7 @@ def decoded(raw: Tensor, tensor: TensorInfo, dtype: torch.dtype | None = None) -
 
 def _values(raw: Tensor, tensor: TensorInfo) -> Tensor:
     if tensor.type in FLOATS:
-        return raw.view(_DTYPES[tensor.type])
+        return raw.view(DTYPES[tensor.type])
     if tensor.type == "MXFP4":
         return mxfp4.values(raw)
     if tensor.type in FORMATS and extension.why_missing() is None:

@@ -18,13 +18,15 @@ from fastreader.models.gguf.config import architecture_of
 from fastreader.models.gguf.file import GgufFile
 from fastreader.models.gguf.header import TensorInfo
 from fastreader.models.gguf.types import FLOATS
-from fastreader.models.gguf.values import decoded, mapped, raw_rows
+from fastreader.models.gguf.values import DTYPES, decoded, mapped, raw_rows
 from fastreader.ops import extension
-from fastreader.ops.linear import BlockStack, BlockTensor, BlockWeight, mxfp4
+from fastreader.ops.linear import BlockStack, BlockTensor, BlockWeight, WidenedTensor, mxfp4
 from fastreader.ops.linear.blocks import FORMATS
 
 _LAID_OUT = {"MXFP4": 22 / 17, "Q3_K": 146 / 110, "IQ4_XS": 146 / 136}  # bytes of the kernels' layout to the file's
 _EMBEDDING = "token_embd.weight"
+_HALVES = ("BF16", "F16")
+_REORDERED = ("attn_q.weight", "attn_k.weight")  # in some architectures
 _EXPERTS = {"gate_up_proj": ("ffn_gate_exps", "ffn_up_exps"), "down_proj": ("ffn_down_exps",)}
 
 
@@ -65,15 +67,37 @@ def unpacked(file: GgufFile) -> tuple[str, ...]:
     return tuple(name for name in quantised_types(file) if name not in FORMATS)
 
 
-def integer_bytes(file: GgufFile) -> int:
-    """Return the bytes that a load takes for a file's weights if quantised matrices keep their integers.
+def bytes_of(file: GgufFile, form: Form, laid_out: bool) -> int:
+    """Return the bytes that a load takes for a file's weights, of which some stay in the file until they are laid out.
 
-    Others are float32, and until the end of the load kernels hold their matrices once more, in 2 bytes a value.
+    Args:
+        file: the file.
+        form: of the weights.
+        laid_out: kernels hold matrices of numbers once more until the end of the load, in 2 bytes a value.
     """
-    return sum(
-        _bytes_kept(tensor) if _keeps(tensor) else (4 + 2 * (len(tensor.shape) > 1)) * prod(tensor.shape)
-        for tensor in file.tensors.values()
-    )
+    return sum(_bytes_of(tensor, form, 2 * laid_out) for tensor in file.tensors.values())
+
+
+def _bytes_of(tensor: TensorInfo, form: Form, layout: int) -> int:
+    if form.keep and _keeps(tensor):
+        return int(tensor.size * _LAID_OUT.get(tensor.type, 1))
+    own = form.dtype.itemsize
+    if (form.halves and _is_half(tensor)) or (not form.keep and layout and _is_mapped(tensor, form.dtype)):
+        own = 2 if tensor.name.endswith(_REORDERED) else 0
+    return (own + layout * (len(tensor.shape) > 1)) * prod(tensor.shape)
+
+
+def _is_half(tensor: TensorInfo) -> bool:
+    """Return whether a tensor is a layer's matrix of halves."""
+    return tensor.type in _HALVES and len(tensor.shape) == 2 and tensor.name.startswith("blk.")
+
+
+def _is_mapped(tensor: TensorInfo, dtype: torch.dtype) -> bool:
+    """Return whether a tensor that no kernel multiplies as stored may be used where it lies in its file.
+
+    Kernels lay matrices out; rows of embeddings are read for as long as the model lives, and a file may be cut off.
+    """
+    return DTYPES.get(tensor.type) == dtype and len(tensor.shape) == 2 and tensor.name != _EMBEDDING
 
 
 def _fits(raw: Tensor, tensor: TensorInfo) -> bool:
@@ -86,19 +110,28 @@ def _keeps(tensor: TensorInfo) -> bool:
     return tensor.type in FORMATS and len(tensor.shape) > 1
 
 
-def _bytes_kept(tensor: TensorInfo) -> int:
-    return int(tensor.size * _LAID_OUT.get(tensor.type, 1))
+@dataclass(frozen=True)
+class Form:
+    """How a load holds weights.
+
+    Attributes:
+        keep: quantised matrices as `BlockTensor`s and stacks of them as `BlockStack`s, on a CPU.
+        halves: layers' matrices of halves as `WidenedTensor`s, on a CPU and in float32.
+        dtype: of the others.
+    """
+
+    keep: bool
+    halves: bool
+    dtype: torch.dtype = torch.float32
 
 
-def load(file: GgufFile, config: Any, keep: bool, dtype: torch.dtype = torch.float32) -> Any:
+def load(file: GgufFile, config: Any, form: Form) -> Any:
     """Return the model of a file.
 
     Args:
         file: whose tensors count as used.
         config: of `config_of`.
-        keep: hold quantised matrices as `BlockTensor`s and stacks of them as `BlockStack`s, and others in float32; else
-            all in `dtype`.
-        dtype: of the weights.
+        form: of the weights.
 
     Raises:
         MissingExtraError: if unpacking a type needs the extra `gguf`.
@@ -108,9 +141,8 @@ def load(file: GgufFile, config: Any, keep: bool, dtype: torch.dtype = torch.flo
     import transformers
     from accelerate import init_empty_weights
 
-    dtype = torch.float32 if keep else dtype
     with init_empty_weights(include_buffers=False):  # no weight is allocated twice
-        model = transformers.AutoModelForCausalLM.from_config(config, dtype=dtype)
+        model = transformers.AutoModelForCausalLM.from_config(config, dtype=form.dtype)
     model.tie_weights()  # a weight that is another one is not in the file
     wanted = dict(model.named_parameters())
     sources = _sources(file, config, wanted)
@@ -120,7 +152,7 @@ def load(file: GgufFile, config: Any, keep: bool, dtype: torch.dtype = torch.flo
     for index, (name, parameter) in enumerate(wanted.items()):
         note(f"reading weights, {100 * index // len(wanted)} %")
         try:
-            value = _value(sources[name], parameter, keep, dtype, held)
+            value = _value(sources[name], parameter, form, held)
         except RuntimeError as error:
             reason, _, _ = str(error).partition("\n")
             if not reason.startswith("blocks_pack"):  # a lack of memory, for instance
@@ -131,7 +163,7 @@ def load(file: GgufFile, config: Any, keep: bool, dtype: torch.dtype = torch.flo
         setattr(model.get_submodule(owner), last, nn.Parameter(value, requires_grad=False))
     file.require_unchanged()
     model.tie_weights()
-    model.config.dtype = dtype
+    model.config.dtype = form.dtype
     ends = {"eos_token_id": config.eos_token_id, "bos_token_id": config.bos_token_id}
     model.generation_config = transformers.GenerationConfig(pad_token_id=config.pad_token_id, **ends)
     return model.eval()
@@ -209,16 +241,16 @@ def _is_absent_bias(file: GgufFile, of: Architecture, name: str) -> bool:
     return with_flag and not any(each.endswith(f".{kind}") for each in file.tensors)
 
 
-def _value(source: WeightSource, parameter: nn.Parameter, keep: bool, dtype: torch.dtype, held: Tensor) -> Tensor:
+def _value(source: WeightSource, parameter: nn.Parameter, form: Form, held: Tensor) -> Tensor:
     """Return the values of a parameter."""
     if not source.tensors:
-        return torch.zeros(parameter.shape, dtype=dtype)
+        return torch.zeros(parameter.shape, dtype=form.dtype)
     if len(source.tensors) == 1 and len(source.tensors[0].shape) < 3:
-        return _plain(source, source.tensors[0], keep, dtype, held)
-    stacked = keep and all(len(each.shape) == 3 and _keeps(each) for each in source.tensors)
+        return _plain(source, source.tensors[0], form, held)
+    stacked = form.keep and all(len(each.shape) == 3 and _keeps(each) for each in source.tensors)
     if stacked and (stack := _stack(source, held)) is not None:
         return stack
-    parts = [decoded(raw_rows(each, held), each, dtype).view(each.shape) for each in source.tensors]
+    parts = [decoded(raw_rows(each, held), each, form.dtype).view(each.shape) for each in source.tensors]
     along = min(1, parts[0].dim() - 1)
     if source.interleaved and len(parts) > 1:
         whole = torch.stack(parts, along + 1).flatten(along, along + 1)
@@ -251,11 +283,12 @@ def _merged(rows: Sequence[Tensor], kinds: list[str], source: WeightSource) -> l
     return [(whole, kinds[0])]
 
 
-def _plain(source: WeightSource, tensor: TensorInfo, keep: bool, dtype: torch.dtype, held: Tensor) -> Tensor:
-    matrix = len(tensor.shape) == 2
-    # Kernels lay the others out; rows of embeddings are read for as long as the model lives, and a file may be cut off.
-    maps = matrix and not keep and not source.heads and tensor.name != _EMBEDDING
-    if maps and (found := mapped(tensor, dtype)) is not None:
+def _plain(source: WeightSource, tensor: TensorInfo, form: Form, held: Tensor) -> Tensor:
+    matrix, keep, dtype = len(tensor.shape) == 2, form.keep, form.dtype
+    if form.halves and _is_half(tensor):
+        stored = _plain(source, tensor, Form(keep=False, halves=False, dtype=DTYPES[tensor.type]), held)
+        return WidenedTensor(stored, dtype)
+    if not keep and not source.heads and _is_mapped(tensor, dtype) and (found := mapped(tensor, dtype)) is not None:
         return found
     raw = raw_rows(tensor, held)
     if source.heads and matrix:
@@ -274,9 +307,12 @@ def _halves(rows: int, heads: int) -> Tensor:
 
 
 def formats_of(model: Any) -> tuple[str, ...]:
-    """Return the formats of a model's quantised weights, most frequent first."""
+    """Return the formats of a model's quantised weights and of halves next to them, most frequent first."""
     counts: Counter[str] = Counter()
+    halves = {DTYPES[name]: name for name in _HALVES}
     for parameter in model.parameters():
+        if isinstance(parameter, WidenedTensor):
+            counts[halves[parameter.stored.dtype]] += 1
         kept = parameter.parts if isinstance(parameter, BlockStack) else [parameter]
         counts.update(name for part in kept if isinstance(part, BlockTensor) for name in part.weight.formats)
     return tuple(sorted(counts, key=lambda name: (-counts[name], name)))

@@ -16,7 +16,7 @@ from fastreader.models.gguf import weights as gguf_weights
 from fastreader.models.gguf.file import GgufFile
 from fastreader.models.gguf.tokenizer import tokenizer_of
 from fastreader.models.loading import peft_adapters
-from fastreader.models.loading.decide import Decision
+from fastreader.models.loading.decide import Decision, form_of
 from fastreader.models.loading.files import check_loading_info, guarded, guarded_build
 from fastreader.models.loading.find import Found, reranker_files
 from fastreader.models.loading.relevance import RelevanceScheme, has_head, scheme_of, without_head
@@ -124,8 +124,8 @@ def _read_classifier(found: Found, decision: Decision) -> tuple[Any, Any]:
 
 def _read_gguf(file: GgufFile, found: Found, decision: Decision) -> tuple[Any, Any]:
     """Return the model of a GGUF file with its integers or the values that they represent."""
-    keep, dtype = decision.reads == "integers", decision.arithmetic.dtype
-    model = guarded(lambda: gguf_weights.load(file, found.config, keep, dtype), found.source)
+    form = form_of(found, decision)
+    model = guarded(lambda: gguf_weights.load(file, found.config, form), found.source)
     return _text_part(model, found)
 
 

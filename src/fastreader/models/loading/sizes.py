@@ -14,8 +14,8 @@ from pathlib import Path
 import torch
 
 from fastreader.errors import ModelFileError, OutOfBudgetError
-from fastreader.models.gguf.weights import integer_bytes, unpacked
-from fastreader.models.loading.decide import Decision
+from fastreader.models.gguf.weights import bytes_of, unpacked
+from fastreader.models.loading.decide import Decision, form_of
 from fastreader.models.loading.files import guarded_build, lacks_memory, parsed
 from fastreader.models.loading.find import Found
 from fastreader.models.loading.text_only import classes_for, on_meta
@@ -176,10 +176,11 @@ def need(found: Found, decision: Decision) -> Need | None:
     free, size = free_bytes(device), weights * dtype.itemsize
     if file is not None and decision.reads == "integers":
         others = "".join(f", {name} unpacked" for name in unpacked(file))
-        return Need(weights, f"the file's integers{others}", integer_bytes(file), 0, check, free, device.type)
-    if file is not None:  # besides the values, kernels hold them in bfloat16 in their own layout
-        layout = 2 * weights if device.type == "cpu" else 0
-        return Need(weights, kind, size + layout, 0, check, free, device.type)
+        taken = bytes_of(file, form_of(found, decision), laid_out=True)
+        return Need(weights, f"the file's integers{others}", taken, 0, check, free, device.type)
+    if file is not None:
+        taken = bytes_of(file, form_of(found, decision), laid_out=device.type == "cpu")
+        return Need(weights, kind, taken, 0, check, free, device.type)
     mapped = 0 if held is None else held[1]
     # On a CPU the kernels have their own layout; the file serves as the other copy if the type is the same.
     same = held is not None and held[1] == held[0] * dtype.itemsize

@@ -13,6 +13,7 @@ from fastreader.core.lazy import cached_property
 from fastreader.ops import extension
 from fastreader.ops.extension import LIBRARY, define
 from fastreader.ops.linear.blocks import BlockTensor, BlockWeight
+from fastreader.ops.linear.widened import WidenedTensor
 
 _PANEL = 32  # rows
 _TERMS_APART = ("bf16x3", "float32")  # all panels of the first bfloat16 term, then all panels of the second
@@ -83,7 +84,7 @@ def pack_together(weights: Sequence[Tensor], precision: str) -> tuple[PackedWeig
     """
     if any(isinstance(weight, BlockTensor) or why_not(weight, precision) for weight in weights):
         return None
-    plain = [weight.float() if weight.dtype == torch.float16 else weight for weight in weights]
+    plain = list(map(_laid_from, weights))
     alike = len({(weight.dtype, weight.shape[1]) for weight in plain}) == 1
     apart = precision == "int16" or (precision, _stored_as(plain[0])) == _TERMS_APART
     if not alike or apart or any(len(weight) % _PANEL for weight in plain):
@@ -92,6 +93,12 @@ def pack_together(weights: Sequence[Tensor], precision: str) -> tuple[PackedWeig
     size = len(whole.data) // whole.width  # bytes of a row
     parts = torch.split(whole.data, [len(weight) * size for weight in plain])
     return whole, [replace(whole, data=part, width=len(weight)) for part, weight in zip(parts, plain, strict=True)]
+
+
+def _laid_from(weight: Tensor) -> Tensor:
+    """Return a weight's values in float32, or in bfloat16 if it is stored so."""
+    weight = weight.stored if isinstance(weight, WidenedTensor) else weight
+    return weight.float() if weight.dtype == torch.float16 else weight
 
 
 def _stored_as(weight: Tensor) -> str:
@@ -106,8 +113,7 @@ def pack(weight: Tensor | BlockWeight, precision: str) -> PackedWeight:
     if isinstance(weight, BlockWeight):
         isa = extension.instruction_set()
         return PackedWeight(weight.data, weight.width, weight.depth, precision, "blocks", isa)
-    weight = weight.float() if weight.dtype == torch.float16 else weight
-    return _packed([weight], precision)
+    return _packed([_laid_from(weight)], precision)
 
 
 def _packed(weights: Sequence[Tensor], precision: str) -> PackedWeight:

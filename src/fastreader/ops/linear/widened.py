@@ -28,6 +28,9 @@ class WidenedTensor(Tensor):
     def __repr__(self, **_: Any) -> str:  # type: ignore[override]
         return f"WidenedTensor({list(self.shape)}, {self.stored.dtype} as {self.dtype})"
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> WidenedTensor:
+        return self
+
     def plain(self) -> Tensor:
         """Return the values."""
         return self.stored.to(self.dtype)
@@ -41,6 +44,12 @@ def _same(tensor: WidenedTensor) -> WidenedTensor:
     return WidenedTensor(tensor.stored, tensor.dtype)
 
 
+def _slice(tensor: WidenedTensor, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1) -> Any:
+    if dim != 0 or step != 1:
+        return NotImplemented
+    return WidenedTensor(tensor.stored[slice(start, end)], tensor.dtype)
+
+
 def _linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Any:
     if not isinstance(weight, WidenedTensor) or isinstance(input, WidenedTensor):
         return NotImplemented
@@ -50,5 +59,6 @@ def _linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Any:
 _SPECIAL: dict[Any, Any] = {
     torch.ops.aten.detach.default: _same,
     torch.ops.aten.alias.default: _same,
+    torch.ops.aten.slice.Tensor: _slice,
     torch.ops.aten.linear.default: _linear,
 }
