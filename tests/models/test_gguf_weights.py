@@ -11,7 +11,7 @@ from test_gguf import write
 from fastreader import Reader
 from fastreader.errors import InputError
 from fastreader.models.gguf.file import GgufFile
-from fastreader.models.gguf.weights import Form, bytes_of
+from fastreader.models.gguf.weights import WeightForm, bytes_of
 from fastreader.models.loading.load import load
 from fastreader.models.loading.options import LoadOptions
 from fastreader.ops import extension
@@ -166,7 +166,7 @@ def in_file(parameters, file):
 @pytest.mark.parametrize(("kind", "every"), [("F16", True), ("Q8_0", False)])
 @pytest.mark.parametrize("precision", ["fast", "exact"])
 def test_halves_stay_in_their_file_until_they_are_laid_out(tmp_path, cache, kind, every, precision):
-    """Alone, or next to quantised matrices: no copy in float32 is held, and the numbers are those of the values."""
+    """Alone, or next to quantised matrices: no copy in float32 is held, and the values give the numbers."""
     model = tiny_llama(tie_word_embeddings=False)
     layers = [name for name, p in model.named_parameters() if ".layers." in name and p.dim() == 2]
     halves = layers if every else [name for name in layers if "mlp" in name]
@@ -202,9 +202,9 @@ def test_the_memory_of_halves_is_that_of_their_layout(tmp_path, cache):
     layers = sum(size for name, size in sizes.items() if ".layers." in name)
     turned = sum(size for name, size in sizes.items() if name.endswith(("q_proj.weight", "k_proj.weight")))
     others = sum(sizes.values()) - layers
-    widened = bytes_of(file, Form(keep=False, halves=True), laid_out=True)
+    widened = bytes_of(file, WeightForm(keep=False, halves=True), laid_out=True)
     assert widened == 2 * layers + 2 * turned + 6 * others + 4 * vectors
-    copied = bytes_of(file, Form(keep=False, halves=False), laid_out=True)
+    copied = bytes_of(file, WeightForm(keep=False, halves=False), laid_out=True)
     assert copied == 6 * (layers + others) + 4 * vectors
 
 

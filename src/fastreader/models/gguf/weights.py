@@ -67,7 +67,7 @@ def unpacked(file: GgufFile) -> tuple[str, ...]:
     return tuple(name for name in quantised_types(file) if name not in FORMATS)
 
 
-def bytes_of(file: GgufFile, form: Form, laid_out: bool) -> int:
+def bytes_of(file: GgufFile, form: WeightForm, laid_out: bool) -> int:
     """Return the bytes that a load takes for a file's weights, of which some stay in the file until they are laid out.
 
     Args:
@@ -78,7 +78,7 @@ def bytes_of(file: GgufFile, form: Form, laid_out: bool) -> int:
     return sum(_bytes_of(tensor, form, 2 * laid_out) for tensor in file.tensors.values())
 
 
-def _bytes_of(tensor: TensorInfo, form: Form, layout: int) -> int:
+def _bytes_of(tensor: TensorInfo, form: WeightForm, layout: int) -> int:
     if form.keep and _keeps(tensor):
         return int(tensor.size * _LAID_OUT.get(tensor.type, 1))
     own = form.dtype.itemsize
@@ -93,7 +93,7 @@ def _is_half(tensor: TensorInfo) -> bool:
 
 
 def _is_mapped(tensor: TensorInfo, dtype: torch.dtype) -> bool:
-    """Return whether a tensor that no kernel multiplies as stored may be used where it lies in its file.
+    """Return whether a tensor that no kernel multiplies as stored may be used from its mapped file.
 
     Kernels lay matrices out; rows of embeddings are read for as long as the model lives, and a file may be cut off.
     """
@@ -111,7 +111,7 @@ def _keeps(tensor: TensorInfo) -> bool:
 
 
 @dataclass(frozen=True)
-class Form:
+class WeightForm:
     """How a load holds weights.
 
     Attributes:
@@ -125,7 +125,7 @@ class Form:
     dtype: torch.dtype = torch.float32
 
 
-def load(file: GgufFile, config: Any, form: Form) -> Any:
+def load(file: GgufFile, config: Any, form: WeightForm) -> Any:
     """Return the model of a file.
 
     Args:
@@ -241,7 +241,7 @@ def _is_absent_bias(file: GgufFile, of: Architecture, name: str) -> bool:
     return with_flag and not any(each.endswith(f".{kind}") for each in file.tensors)
 
 
-def _value(source: WeightSource, parameter: nn.Parameter, form: Form, held: Tensor) -> Tensor:
+def _value(source: WeightSource, parameter: nn.Parameter, form: WeightForm, held: Tensor) -> Tensor:
     """Return the values of a parameter."""
     if not source.tensors:
         return torch.zeros(parameter.shape, dtype=form.dtype)
@@ -283,10 +283,10 @@ def _merged(rows: Sequence[Tensor], kinds: list[str], source: WeightSource) -> l
     return [(whole, kinds[0])]
 
 
-def _plain(source: WeightSource, tensor: TensorInfo, form: Form, held: Tensor) -> Tensor:
+def _plain(source: WeightSource, tensor: TensorInfo, form: WeightForm, held: Tensor) -> Tensor:
     matrix, keep, dtype = len(tensor.shape) == 2, form.keep, form.dtype
     if form.halves and _is_half(tensor):
-        stored = _plain(source, tensor, Form(keep=False, halves=False, dtype=DTYPES[tensor.type]), held)
+        stored = _plain(source, tensor, WeightForm(keep=False, halves=False, dtype=DTYPES[tensor.type]), held)
         return WidenedTensor(stored, dtype)
     if not keep and not source.heads and _is_mapped(tensor, dtype) and (found := mapped(tensor, dtype)) is not None:
         return found

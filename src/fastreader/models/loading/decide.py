@@ -80,12 +80,12 @@ def _keeps_integers(found: Found) -> bool:
     return reason is None
 
 
-def form_of(found: Found, decision: Decision) -> gguf_weights.Form:
+def form_of(found: Found, decision: Decision) -> gguf_weights.WeightForm:
     """Return how a GGUF file's weights are held."""
     keep, dtype = decision.reads == "integers", decision.arithmetic.dtype
     alone = found.options.device_map is None and found.adapter is None  # an adapter is added to numbers
     halves = alone and decision.arithmetic.device.type == "cpu" and dtype == torch.float32
-    return gguf_weights.Form(keep, keep or halves, torch.float32 if keep else dtype)
+    return gguf_weights.WeightForm(keep, keep or halves, torch.float32 if keep else dtype)
 
 
 def _given_text_model(model: Any, tokenizer: Any) -> Any:
