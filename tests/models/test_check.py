@@ -14,11 +14,11 @@ from safetensors.torch import load_file, save_file
 from fastreader import Reader
 from fastreader.errors import InputError, ModelFileError, UnsupportedModelError
 from fastreader.models import check as checking
-from fastreader.models.check import check, known_verdict, verdict_path
+from fastreader.models.check import check, known_verdict, own, verdict_path
 from fastreader.models.rewriting.fused import FusedStep, parts
 from fastreader.models.rewriting.layers import decoder_layers
 from fastreader.ops import extension
-from fastreader.ops.linear import linear
+from fastreader.ops.linear import WidenedTensor, blocks, linear
 from fastreader.reader import reader as reading
 
 FACTORS = (1, 4, 16, 64)
@@ -60,6 +60,24 @@ def passes_the_check(family, factor, dtype, precision):
     reader = Reader.load((scaled(family, factor, dtype), byte_tokenizer()), device="cpu", precision=precision)
     assert reader.describe()["check"] == "full"
     assert reader.checked is not None and reader.checked.layer < NOISY.get((family, factor), 2e-4)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.long(keep=8)
+def test_large_weights_are_widened_as_they_are_multiplied(family, monkeypatch):
+    """The tiny weights of these tests are copied to float32 otherwise."""
+    widened = []
+
+    def noted(values, dtype):
+        widened.append(tuple(values.shape))
+        return WidenedTensor(values, dtype)
+
+    monkeypatch.setattr(own, "AT_ONCE", 0)
+    monkeypatch.setattr(own, "WidenedTensor", noted)
+    monkeypatch.setattr(blocks, "AT_ONCE", 100)  # several parts of each weight
+    passes_the_check(family, 4, torch.bfloat16, "exact")
+    if family != "GPT2":  # its layers are not linear ones, so that "exact" holds the whole model in float32
+        assert len(set(widened)) > 1
 
 
 @pytest.mark.fuzz
