@@ -83,7 +83,7 @@ def _keeps_integers(found: Found) -> bool:
 def form_of(found: Found, decision: Decision) -> gguf_weights.WeightForm:
     """Return how a GGUF file's weights are held."""
     keep, dtype = decision.reads == "integers", decision.arithmetic.dtype
-    alone = found.options.device_map is None and found.adapter is None  # an adapter is added to numbers
+    alone = found.options.device_map is None and found.adapter is None  # PEFT merges adapters into plain tensors
     halves = alone and decision.arithmetic.device.type == "cpu" and dtype == torch.float32
     return gguf_weights.WeightForm(keep, keep or halves, torch.float32 if keep else dtype)
 
