@@ -19,10 +19,12 @@ struct BlockShape {
   int halves; // of a record: a scale, or a scale and an offset
   int smalls; // of a record: small integers
   int supers; // halves of 8 records: a scale, or a scale and one of the offsets
-  bool table = false; // whether integers are codes of `kCodes`
+  const int8_t* table = nullptr; // of the integers that 16 codes stand for
+  bool bf16 = false; // whether a half is bfloat16
 };
 
-constexpr int8_t kCodes[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+constexpr int8_t kCurve[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+constexpr int8_t kTinyFloats[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12}; // doubled
 
 constexpr BlockShape kBlockShapes[kBlockFormats] = {
     {4, 0, 8, 1, 0, 0}, // q4_0
@@ -34,8 +36,9 @@ constexpr BlockShape kBlockShapes[kBlockFormats] = {
     {4, 1, 0, 0, 2, 2}, // q5_k
     {4, 2, 32, 0, 2, 1}, // q6_k: the small integers scale 16 columns each
     {4, 0, 4, 0, 2, 1}, // q3_k, whose integers have 3 bits in the file
-    {4, 0, 0, 1, 0, 0, true}, // iq4_nl
-    {4, 0, 0, 0, 2, 1, true}, // iq4_xs: both small integers are the scale of 32 columns
+    {4, 0, 0, 1, 0, 0, kCurve}, // iq4_nl
+    {4, 0, 0, 0, 2, 1, kCurve}, // iq4_xs: both small integers are the scale of 32 columns
+    {4, 0, 0, 1, 0, 0, kTinyFloats, true}, // mxfp4, whose scale is a power of two
 };
 
 constexpr int64_t kRecord = 32; // columns of a record

@@ -53,11 +53,18 @@ void read_coded_scales(const uint8_t* from, Scales& out) {
   }
 }
 
+// Return half the power of two that an exponent of 8 bits stands for, as bfloat16.
+uint16_t half_power(uint8_t exponent) {
+  return static_cast<uint16_t>(exponent < 2 ? 0x20 << exponent : (exponent - 1) << 7);
+}
+
 // Read the scales of a block. The layouts are those of ggml (ggml-quants.h, block_q4_0 and so on).
 template <BlockFormat FORMAT>
 void read_scales(const uint8_t* p, Scales& out) {
   constexpr const BlockShape& shape = kBlockShapes[static_cast<int>(FORMAT)];
-  if constexpr (FORMAT == BlockFormat::q6_k) {
+  if constexpr (FORMAT == BlockFormat::mxfp4) {
+    out.halves[0] = half_power(p[0]);
+  } else if constexpr (FORMAT == BlockFormat::q6_k) {
     out.halves[0] = load<uint16_t>(p + 208);
     for (int record = 0; record < kSuper; ++record) {
       out.smalls[0][record] = p[192 + 2 * record];
@@ -119,7 +126,7 @@ void write_values(const uint8_t* block, int record_index, int64_t row, uint8_t* 
         put(0, 2 * group + half, (four & 0xff0000ff) | (four >> 8 & 0xff00) | (four & 0xff00) << 8);
       }
     } else if constexpr (block_size(FORMAT) == kRecord) { // the second half of the columns has the high bits of the bytes
-      const uint8_t* const bytes = block + 2 * shape.halves + 4 * shape.high;
+      const uint8_t* const bytes = block + (FORMAT == BlockFormat::mxfp4 ? 1 : 2 * shape.halves + 4 * shape.high);
       put(0, group, gather<4>(load<uint64_t>(bytes + 8 * (group % 2)), 4 * (group / 2)));
     } else if constexpr (FORMAT == BlockFormat::iq4_xs) {
       put(0, group, gather<4>(load<uint64_t>(block + 8 + 16 * record_index + 8 * (group % 2)), 4 * (group / 2)));
@@ -156,7 +163,7 @@ bool pack_strip(const uint8_t* rows, int64_t row_bytes, int64_t count, int64_t s
     const uint8_t* from = rows + column / each * file_bytes(FORMAT);
     for (int64_t row = 0; row < count; ++row, from += row_bytes) {
       read_scales<FORMAT>(from, scales);
-      for (int i = 0; i < shape.halves + shape.supers; ++i) sound = sound && finite(scales.halves[i]);
+      for (int i = 0; i < shape.halves + shape.supers; ++i) sound = sound && (shape.bf16 || finite(scales.halves[i]));
       for (int i = 0; i < shape.supers; ++i) {
         std::memcpy(out + column / each * super_bytes(shape) + 64 * i + 2 * row, &scales.halves[i], 2);
       }

@@ -12,7 +12,7 @@ constexpr int64_t block_size(BlockFormat format) {
   return kBlockShapes[static_cast<int>(format)].supers > 0 ? kRecord * kSuper : kRecord;
 }
 constexpr int64_t file_bytes(BlockFormat format) {
-  constexpr int64_t bytes[kBlockFormats] = {18, 20, 22, 24, 34, 144, 176, 210, 110, 18, 136};
+  constexpr int64_t bytes[kBlockFormats] = {18, 20, 22, 24, 34, 144, 176, 210, 110, 18, 136, 17};
   return bytes[static_cast<int>(format)];
 }
 

@@ -19,7 +19,7 @@ namespace {
 
 constexpr int64_t kHead = 64, kFormatsAt = 8, kStripsAt = 16;
 constexpr const char* kNames[kBlockFormats] = {"Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K",
-                                               "Q5_K", "Q6_K", "Q3_K", "IQ4_NL", "IQ4_XS"};
+                                               "Q5_K", "Q6_K", "Q3_K", "IQ4_NL", "IQ4_XS", "MXFP4"};
 constexpr int64_t kMostSize = int64_t{1} << 29;
 
 const BlockShape& shape_of(BlockFormat format) { return kBlockShapes[static_cast<int>(format)]; }

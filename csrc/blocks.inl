@@ -43,36 +43,38 @@ FR_INLINE vf widen_halves(const char* halves) {
 // Shift bit `bit` to bit 4.
 FR_INLINE vi to_fourth(vi bits, int bit) { return bit < 4 ? bits << (4 - bit) : bits >> (bit - 4); }
 
-// What integers of 4 to 6 bits are as bf16 once `BASE` is subtracted, or by the table of codes. Those of 4 bits have any
+// What integers of 4 to 6 bits are as bf16 once `BASE` is subtracted, or by a table of codes. Those of 4 bits have any
 // fifth.
-template <int BASE, int HIGH, bool TABLE>
+template <int BASE, int HIGH, const int8_t* TABLE>
 struct Integers {
   alignas(64) bf16 values[64];
 
   constexpr Integers() : values{} {
     for (int i = 0; i < 64; ++i) {
-      const int value = TABLE ? kCodes[i % 16] : i % (16 << HIGH) - BASE;
+      int value = i % (16 << HIGH) - BASE;
+      if constexpr (TABLE != nullptr) value = TABLE[i % 16];
       values[i] = static_cast<bf16>(__builtin_bit_cast(uint32_t, static_cast<float>(value)) >> 16);
     }
   }
 };
-template <int BASE, int HIGH, bool TABLE>
+template <int BASE, int HIGH, const int8_t* TABLE>
 constexpr Integers<BASE, HIGH, TABLE> kIntegers{};
 
-// Return what codes stand for, two in each lane.
+// Return what codes stand for in a table, two in each lane.
+template <const int8_t* TABLE>
 FR_INLINE vi look_up(vi codes) {
 #if FR_AVX512
-  const __m512i bytes = _mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(kCodes)));
+  const __m512i bytes = _mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(TABLE)));
   const vi found = (vi)_mm512_shuffle_epi8(bytes, (__m512i)codes);
 #elif defined(__x86_64__) && FR_WIDTH == 8
-  const __m256i bytes = _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(kCodes)));
+  const __m256i bytes = _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(TABLE)));
   const vi found = (vi)_mm256_shuffle_epi8(bytes, (__m256i)codes);
 #elif defined(__aarch64__) && FR_WIDTH == 4
-  const vi found = (vi)vreinterpretq_s32_s8(vqtbl1q_s8(vld1q_s8(kCodes), vreinterpretq_u8_s32((int32x4_t)codes)));
+  const vi found = (vi)vreinterpretq_s32_s8(vqtbl1q_s8(vld1q_s8(TABLE), vreinterpretq_u8_s32((int32x4_t)codes)));
 #else
   vi found;
   for (int lane = 0; lane < kWidth; ++lane) {
-    found[lane] = (kCodes[codes[lane] & 15] & 255) | (kCodes[codes[lane] >> 16 & 15] & 255) << 16;
+    found[lane] = (TABLE[codes[lane] & 15] & 255) | (TABLE[codes[lane] >> 16 & 15] & 255) << 16;
   }
 #endif
   return (vi)((v_i16)(found << 8) >> 8); // the upper byte of each has been looked up too
@@ -107,6 +109,7 @@ struct Record {
   }
 
   FR_MEMBER vf scale(int64_t lane, vf shared) const {
+    if constexpr (kShape.bf16) return (vf)(widen_words(record + kHalvesAt + 2 * lane) << 16);
     if constexpr (kShape.halves > 0) return widen_halves(record + kHalvesAt + 2 * lane);
     if constexpr (kSmallScales) return shared;
     return shared * __builtin_convertvector(small(0, lane), vf);
@@ -161,7 +164,7 @@ struct Record {
         } else if constexpr (kShape.high == 2) {
           value |= to_fourth(load(high + pair / 8 * kStrip), pair % 8 * 2) & fill(int32_t{0x00300030});
         }
-        if constexpr (kShape.table && !LOOSE) value = look_up(value);
+        if constexpr (kShape.table != nullptr && !LOOSE) value = look_up<kShape.table>(value);
         if constexpr (kShape.base > 0 && !RAW) value = (vi)((v_i16)value - (v_i16)fill(int32_t{kShape.base << 16 | kShape.base}));
         if constexpr (kSmallScales && !RAW) value = (vi)((v_i16)value * (v_i16)both[pair / 8]);
         body(pair, value);
@@ -276,6 +279,7 @@ FR_INLINE void by_format(BlockFormat format, const Body& body) {
     case BlockFormat::q3_k: return body.template operator()<BlockFormat::q3_k>();
     case BlockFormat::iq4_nl: return body.template operator()<BlockFormat::iq4_nl>();
     case BlockFormat::iq4_xs: return body.template operator()<BlockFormat::iq4_xs>();
+    case BlockFormat::mxfp4: return body.template operator()<BlockFormat::mxfp4>();
   }
 }
 

@@ -23,8 +23,8 @@ constexpr int64_t kMaxHeadSize = 576; // of queries, keys and values
 enum class Mode { f32, bf16, bf16x3, bf16x2, widened, scaled };
 
 // How the rows of a GGUF file write their values: integers of 3 to 8 bits, with scales for 16 or 32 of them.
-enum class BlockFormat : int32_t { q4_0, q4_1, q5_0, q5_1, q8_0, q4_k, q5_k, q6_k, q3_k, iq4_nl, iq4_xs };
-constexpr int kBlockFormats = 11;
+enum class BlockFormat : int32_t { q4_0, q4_1, q5_0, q5_1, q8_0, q4_k, q5_k, q6_k, q3_k, iq4_nl, iq4_xs, mxfp4 };
+constexpr int kBlockFormats = 12;
 
 // A weight that keeps the integers of its file, in strips of 32 rows; see blocks.inl. Joined weights (queries, keys and
 // values) may differ in format.

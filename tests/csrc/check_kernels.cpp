@@ -32,7 +32,7 @@ constexpr const char* kModeNames[] = {"f32", "bf16", "bf16x3", "bf16x2", "widene
 constexpr Mode kModes[] = {Mode::f32, Mode::bf16, Mode::bf16x3, Mode::bf16x2, Mode::widened, Mode::scaled};
 
 constexpr const char* kFormatNames[] = {"Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0",  "Q4_K",
-                                         "Q5_K", "Q6_K", "Q3_K", "IQ4_NL", "IQ4_XS"};
+                                         "Q5_K", "Q6_K", "Q3_K", "IQ4_NL", "IQ4_XS", "MXFP4"};
 static_assert(sizeof(kFormatNames) / sizeof(kFormatNames[0]) == kBlockFormats);
 
 const char* to_bf16(bool half) { return half ? " to bf16" : ""; }
@@ -307,6 +307,7 @@ struct BlockValue {
 };
 
 constexpr int kCoded[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+constexpr double kTiny[8] = {0, 0.5, 1, 1.5, 2, 3, 4, 6};
 
 // Unpack a block of a file: the loops of ggml's dequantize_row_q4_0 and so on.
 void unpack_file_block(BlockFormat format, const uint8_t* p, BlockValue* out) {
@@ -372,6 +373,12 @@ void unpack_file_block(BlockFormat format, const uint8_t* p, BlockValue* out) {
         const uint8_t both = p[8 + 16 * j + l % 16], lows = p[4 + j / 2];
         const int scale = (j % 2 == 0 ? lows % 16 : lows / 16) + (p[2 + j / 4] >> j % 4 * 2) % 4 * 16 - 32;
         out[i] = {half_value(p) * scale * kCoded[l < 16 ? both % 16 : both / 16], 0};
+      }
+      return;
+    case BlockFormat::mxfp4:
+      for (int i = 0; i < 32; ++i) {
+        const int code = i < 16 ? p[1 + i] % 16 : p[1 + i - 16] / 16;
+        out[i] = {std::ldexp(code < 8 ? kTiny[code] : -kTiny[code - 8], p[0] - 127), 0};
       }
       return;
   }

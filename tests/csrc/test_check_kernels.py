@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-FORMATS = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K", "Q3_K", "IQ4_NL", "IQ4_XS")
+FORMATS = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K", "Q3_K", "IQ4_NL", "IQ4_XS", "MXFP4")
 COMPILER = shutil.which("g++") or shutil.which("clang++")
 no_compiler = pytest.mark.skipif(COMPILER is None, reason="no C++ compiler")
 pytestmark = [no_compiler, pytest.mark.long]  # compiling the program takes most of a minute

@@ -149,7 +149,8 @@ def test_layers_of_one_structure_are_tried_once(monkeypatch):
         monkeypatch.setattr(match, name, lambda *a, own=original, name=name: tried.append(name) or own(*a))
     reader = Reader.load((tiny("Llama"), byte_tokenizer()), precision="exact")
     assert counts(reader) == FUSED["Llama"]
-    assert tried.count("_same_layer") == 1 and tried.count("_projects_alike") <= 4
+    assert tried.count("_same_layer") == 1
+    assert tried.count("_projects_alike") <= 5  # three inputs, and one for each other way to rotate
 
 
 @pytest.mark.parametrize("precision", ["fast", "exact"])

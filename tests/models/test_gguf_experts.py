@@ -1,7 +1,5 @@
 """Experts of GGUF files, whose stacked matrices keep their integers, against the same files' values in float32."""
 
-import tracemalloc
-
 import numpy as np
 import pytest
 import torch
@@ -13,7 +11,7 @@ from fastreader import Reader
 from fastreader.models.loading.load import load
 from fastreader.models.loading.options import LoadOptions
 from fastreader.ops import extension
-from fastreader.ops.linear import BlockStack, BlockWeight, mxfp4
+from fastreader.ops.linear import BlockStack, BlockWeight
 
 pytest.importorskip("gguf", reason="needs the extra gguf")
 pytestmark = pytest.mark.skipif(extension.why_missing() is not None, reason="needs the C++ extension")
@@ -81,30 +79,34 @@ def test_experts_take_the_memory_of_their_file(file_of):
     assert held <= 1.3 * sum(stack.numel() for stack in stacks) * 18 / 32
 
 
+@pytest.mark.parametrize("architecture", ["qwen3moe", "gpt-oss"])
+@pytest.mark.parametrize("check", ["quick", "full"])
+def test_no_load_unpacks_all_experts_of_a_layer(file_of, architecture, check, monkeypatch):
+    """They take several gigabytes in float32."""
+    file = file_of(architecture, of_kinds("Q4_0", "Q4_0", "Q8_0"))
+    monkeypatch.setattr(BlockStack, "plain", lambda stack: pytest.fail("all experts unpacked"))
+    reader = Reader.load(file, "cpu", check=check)
+    assert reader.checked is not None and "3 attention" in reader.describe()["forward"]
+
+
 def test_mxfp4_has_all_its_values():
     from gguf import GGMLQuantizationType, quants
 
     codes = np.arange(256, dtype=np.uint8)  # every pair of codes
-    for exponent in (104, 120, 127, 143):
+    for exponent in range(256):
         rows = np.concatenate([np.full((16, 1), exponent, np.uint8), codes.reshape(16, 16)], axis=1)
-        wanted = quants.dequantize(rows, GGMLQuantizationType.MXFP4)
+        with np.errstate(over="ignore"):
+            wanted = quants.dequantize(rows, GGMLQuantizationType.MXFP4)
         got = BlockWeight.pack(torch.from_numpy(rows), "MXFP4", 32).values()
         np.testing.assert_array_equal(got.numpy(), wanted)
-    zeros = torch.zeros(4, 17, dtype=torch.uint8)
-    assert not BlockWeight.pack(zeros, "MXFP4", 32).values().any()
-    for exponent in (1, 103, 144, 254):
-        rows = torch.tensor([[exponent, *range(16)]], dtype=torch.uint8)
-        with pytest.raises(RuntimeError, match="scale of MXFP4"):
-            BlockWeight.pack(rows, "MXFP4", 32)
-        wanted = quants.dequantize(rows.numpy(), GGMLQuantizationType.MXFP4)
-        np.testing.assert_array_equal(mxfp4.values(rows).numpy(), wanted)
 
 
 @pytest.mark.parametrize("architecture", ["qwen3moe", "gpt-oss"])
-def test_scales_beyond_float16_leave_values(file_of, architecture, monkeypatch):
+@pytest.mark.parametrize("exponent", [90, 145])  # beyond float16's range
+def test_scales_of_mxfp4_are_kept(file_of, architecture, exponent, monkeypatch):
     def far(values, kind):
         rows = np.zeros((*values.shape[:-1], values.shape[-1] // 32, 17), np.uint8)
-        rows[..., 0], rows[..., 1:] = 90, 0x21
+        rows[..., 0], rows[..., 1:] = exponent, 0x21
         return rows.reshape(*values.shape[:-1], -1)
 
     from gguf import quants
@@ -114,19 +116,8 @@ def test_scales_beyond_float16_leave_values(file_of, architecture, monkeypatch):
     file = file_of(architecture, of_kinds("MXFP4", "MXFP4", "MXFP4"))
     own = load(LoadOptions(file, "cpu", "file", "exact")).model
     plain = load(LoadOptions(file, "cpu", "float32", "exact")).model
-    for name, part in own.named_parameters():
-        assert not isinstance(part, BlockStack), name
-        values = part.plain() if hasattr(part, "plain") else part
-        assert torch.equal(values, plain.get_parameter(name)), name
-
-
-@pytest.mark.parametrize("function", [mxfp4.fits_q5_0, mxfp4.as_q5_0])
-def test_mxfp4_is_laid_out_in_little_memory(function):
-    """An expert's matrix has tens of millions of values."""
-    rows = torch.randint(0, 256, (512, 17 * 64), dtype=torch.uint8)
-    rows[:, ::17] = 120
-    tracemalloc.start()
-    function(rows)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak <= 4 * 512 * 64 * 32  # bytes; the values have half a byte each
+    stacks = [name for name, part in own.named_parameters() if isinstance(part, BlockStack)]
+    assert stacks
+    for name in stacks:
+        assert own.get_parameter(name).plain().any()
+        assert torch.equal(own.get_parameter(name).plain(), plain.get_parameter(name)), name

@@ -10,7 +10,7 @@ from torch import nn
 
 from fastreader.errors import InputError
 from fastreader.ops import extension
-from fastreader.ops.linear import prepare, torch_impl
+from fastreader.ops.linear import BlockStack, BlockTensor, BlockWeight, prepare, torch_impl
 from fastreader.ops.linear.blocks import AT_ONCE
 from fastreader.ops.linear.cpu import pack_together
 from fastreader.ops.linear.widened import WidenedTensor
@@ -56,6 +56,31 @@ def test_it_is_laid_out_from_what_is_stored(type_, precision):
     assert (together is None) == (want is None) == (precision == "int16")
     if want is not None:
         assert torch.equal(together[0].data, want[0].data)
+
+
+@pytest.mark.skipif(extension.why_missing() is not None, reason="needs the C++ extension")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("of", ["blocks", "bfloat16"])
+def test_an_expert_is_multiplied_without_the_others(of, transposed, dtype, monkeypatch):
+    if of == "blocks":
+        rows = torch.randint(0, 60, (3, 70, 4 * 18), dtype=torch.uint8)  # Q4_0 with scales that are finite
+        stack = BlockStack([BlockTensor(BlockWeight.pack(each, "Q4_0", 128)) for each in rows], transposed)
+    else:
+        stack = torch.stack([stored(70, 128) for _ in range(3)])
+        stack = stack.transpose(1, 2) if transposed else stack
+    plain = stack.to(dtype)
+    shown = WidenedTensor(stack, dtype)
+    inputs = torch.randn(5, 128, dtype=dtype, generator=torch.Generator().manual_seed(1))
+    want = inputs @ plain[1] if transposed else F.linear(inputs, plain[1])
+    if of == "blocks":
+        monkeypatch.setattr(BlockStack, "plain", None)  # it is not called
+    with torch.inference_mode():
+        one = shown[torch.tensor(1)]
+        assert isinstance(one, WidenedTensor) and one.shape == plain[1].shape and one.dtype == dtype
+        got = inputs @ one if transposed else F.linear(inputs, one)
+        torch.testing.assert_close(got, want, atol=1e-5, rtol=1e-5)
+        assert torch.equal(one * 2, plain[1] * 2) and torch.equal(one[3:5] + 0, plain[1][3:5])
 
 
 def test_it_cannot_be_written_to():

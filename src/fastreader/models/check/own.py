@@ -17,7 +17,7 @@ from fastreader.models.machine.devices import moved
 from fastreader.models.passes.pass_argument import marked
 from fastreader.models.rewriting import surgery
 from fastreader.models.rewriting.layers import decoder_layers, passed_through
-from fastreader.ops.linear import WidenedTensor
+from fastreader.ops.linear import BlockStack, WidenedTensor
 from fastreader.ops.linear.blocks import AT_ONCE, multiply_in_parts
 
 _HALF = (torch.bfloat16, torch.float16)
@@ -138,7 +138,7 @@ def _convert_while_running(stack: ExitStack, unit: nn.Module, parts: list[nn.Mod
 
     def in_dtype(parameter: nn.Parameter) -> nn.Parameter | None:
         converts = parameter.is_floating_point() and parameter.dtype != dtype
-        return _parameter(parameter, dtype) if converts else None
+        return _parameter(parameter, dtype) if converts or isinstance(parameter, BlockStack) else None
 
     def widened(buffer: Tensor) -> Tensor | None:
         return buffer.to(dtype) if buffer.dtype in _HALF and dtype not in _HALF else None
@@ -172,7 +172,8 @@ def _looks_up(module: nn.Module) -> bool:
 def _parameter(values: Tensor, dtype: torch.dtype) -> nn.Parameter:
     values = values.detach()
     # A copy of a large weight would have to be written to new memory before it is multiplied.
-    lazily = values.dim() == 2 and values.device.type == "cpu" and values.numel() > AT_ONCE and values.dtype != dtype
+    large = values.dim() in (2, 3) and values.device.type == "cpu" and values.numel() > AT_ONCE
+    lazily = isinstance(values, BlockStack) or (large and values.dtype != dtype)
     return nn.Parameter(WidenedTensor(values, dtype) if lazily else values.to(dtype), requires_grad=False)
 
 

@@ -13,7 +13,7 @@ from fastreader.errors import MissingExtraError, ModelFileError, UnsupportedMode
 from fastreader.models.gguf.header import TensorInfo
 from fastreader.models.gguf.types import FLOATS
 from fastreader.ops import extension
-from fastreader.ops.linear import BlockWeight, mxfp4
+from fastreader.ops.linear import BlockWeight
 from fastreader.ops.linear.blocks import FORMATS
 
 _CHUNK = 1 << 24  # values that are computed at a time
@@ -89,8 +89,6 @@ def decoded(raw: Tensor, tensor: TensorInfo, dtype: torch.dtype | None = None) -
 def _values(raw: Tensor, tensor: TensorInfo) -> Tensor:
     if tensor.type in FLOATS:
         return raw.view(DTYPES[tensor.type])
-    if tensor.type == "MXFP4":
-        return mxfp4.values(raw)
     if tensor.type in FORMATS and extension.why_missing() is None:
         return BlockWeight.pack(raw.contiguous(), tensor.type, tensor.shape[-1]).values()
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from math import prod
 from typing import Any
 
@@ -20,10 +21,10 @@ from fastreader.models.gguf.header import TensorInfo
 from fastreader.models.gguf.types import FLOATS
 from fastreader.models.gguf.values import DTYPES, decoded, mapped, raw_rows
 from fastreader.ops import extension
-from fastreader.ops.linear import BlockStack, BlockTensor, BlockWeight, WidenedTensor, mxfp4
+from fastreader.ops.linear import BlockStack, BlockTensor, BlockWeight, WidenedTensor
 from fastreader.ops.linear.blocks import FORMATS
 
-_LAID_OUT = {"MXFP4": 22 / 17, "Q3_K": 146 / 110, "IQ4_XS": 146 / 136}  # bytes of the kernels' layout to the file's
+_LAID_OUT = {"MXFP4": 18 / 17, "Q3_K": 146 / 110, "IQ4_XS": 146 / 136}  # bytes of the kernels' layout to the file's
 _EMBEDDING = "token_embd.weight"
 _HALVES = ("BF16", "F16")
 _REORDERED = ("attn_q.weight", "attn_k.weight")  # in some architectures
@@ -100,11 +101,6 @@ def _is_mapped(tensor: TensorInfo, dtype: torch.dtype) -> bool:
     return DTYPES.get(tensor.type) == dtype and len(tensor.shape) == 2 and tensor.name != _EMBEDDING
 
 
-def _fits(raw: Tensor, tensor: TensorInfo) -> bool:
-    """Return whether the kernels' layout has the values of a tensor of a type that `_keeps` takes."""
-    return tensor.type != "MXFP4" or mxfp4.fits_q5_0(raw)
-
-
 def _keeps(tensor: TensorInfo) -> bool:
     """Return whether kernels multiply a tensor's integers: a matrix, or a stack of experts' matrices."""
     return tensor.type in FORMATS and len(tensor.shape) > 1
@@ -148,7 +144,8 @@ def load(file: GgufFile, config: Any, form: WeightForm) -> Any:
     sources = _sources(file, config, wanted)
     file.reject_unused_tensors()
     # One buffer serves all tensors: nothing that is returned is part of it.
-    held = torch.empty(max(tensor.size for tensor in file.tensors.values()), dtype=torch.uint8)
+    most = max(sum(tensor.size for tensor in source.tensors) for source in sources.values())
+    held = torch.empty(most, dtype=torch.uint8)
     for index, (name, parameter) in enumerate(wanted.items()):
         note(f"reading weights, {100 * index // len(wanted)} %")
         try:
@@ -261,26 +258,25 @@ def _value(source: WeightSource, parameter: nn.Parameter, form: WeightForm, held
 
 def _stack(source: WeightSource, held: Tensor) -> Tensor | None:
     """Return experts' matrices with the integers of a file, or None if tensors of several types cannot be joined."""
-    first, *others = source.tensors
+    first = source.tensors[0]
     if len({each.type for each in source.tensors}) > 1 and (source.interleaved or first.shape[1] % 32):
         return None
-    rows = [raw_rows(first, held), *map(raw_rows, others)]
-    if not all(map(_fits, rows, source.tensors)):
-        return None
+    starts = accumulate((each.size for each in source.tensors), initial=0)
+    rows = [raw_rows(each, held[start:]) for each, start in zip(source.tensors, starts, strict=False)]
     kinds = [each.type for each in source.tensors]
-    parts = []
+    parts, memory = [], torch.empty(0, dtype=torch.uint8)
     for own in zip(*(raw.view(first.shape[0], -1, raw.shape[-1]) for raw in rows), strict=True):
-        weights = [BlockWeight.pack(each, kind, first.shape[2]) for each, kind in _merged(own, kinds, source)]
+        weights = [BlockWeight.pack(each, kind, first.shape[2]) for each, kind in _merged(own, kinds, source, memory)]
         parts.append(BlockTensor(weights[0] if len(weights) == 1 else BlockWeight.join(weights)))
     return BlockStack(parts, source.interleaved)
 
 
-def _merged(rows: Sequence[Tensor], kinds: list[str], source: WeightSource) -> list[tuple[Tensor, str]]:
-    """Return the rows of one expert's tensors with their types, as one if the types are equal."""
-    if len({*kinds}) > 1:
+def _merged(rows: Sequence[Tensor], kinds: list[str], source: WeightSource, memory: Tensor) -> list[tuple[Tensor, str]]:
+    """Return the rows of one expert's tensors with their types, as one in `memory` if the types are equal."""
+    if len({*kinds}) > 1 or len(rows) == 1:
         return list(zip(rows, kinds, strict=True))
-    whole = torch.stack(list(rows), 1).flatten(0, 1) if source.interleaved else torch.cat(list(rows))
-    return [(whole, kinds[0])]
+    torch.cat([row[:, None] for row in rows] if source.interleaved else list(rows), int(source.interleaved), out=memory)
+    return [(memory.flatten(0, -2), kinds[0])]
 
 
 def _plain(source: WeightSource, tensor: TensorInfo, form: WeightForm, held: Tensor) -> Tensor:
@@ -293,7 +289,7 @@ def _plain(source: WeightSource, tensor: TensorInfo, form: WeightForm, held: Ten
     raw = raw_rows(tensor, held)
     if source.heads and matrix:
         raw = raw[_halves(tensor.shape[0], source.heads)]
-    if keep and _keeps(tensor) and _fits(raw, tensor):
+    if keep and _keeps(tensor):
         return BlockTensor(BlockWeight.pack(raw, tensor.type, tensor.shape[1]))
     if source.offset:  # subtracted before values are rounded
         return (decoded(raw, tensor).view(tensor.shape) - source.offset).to(dtype)

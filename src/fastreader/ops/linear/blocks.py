@@ -12,7 +12,6 @@ from torch.utils import _pytree as pytree
 
 from fastreader.errors import InputError
 from fastreader.ops.extension import LIBRARY, define
-from fastreader.ops.linear import mxfp4
 
 # Values of a block, and its bytes in a file, by the names that GGUF gives to the formats.
 FORMATS = {
@@ -27,7 +26,7 @@ FORMATS = {
     "Q3_K": (256, 110),  # laid out in 4 bits a value
     "IQ4_NL": (32, 18),
     "IQ4_XS": (256, 136),
-    "MXFP4": (mxfp4.BLOCK, mxfp4.BYTES),  # laid out as Q5_0, which has all its values
+    "MXFP4": (32, 17),
 }
 _STRIP = 32  # rows that are packed together
 _MOST_PARTS = 7  # of a joined weight
@@ -72,10 +71,9 @@ class BlockWeight:
             depth: E, a multiple of the format's block.
 
         Raises:
-            RuntimeError: if the sizes do not fit, a scale is not finite, or one of MXFP4 is beyond float16.
+            RuntimeError: if the sizes do not fit, or a scale is not finite.
         """
-        laid = (mxfp4.as_q5_0(rows), "Q5_0") if name == "MXFP4" else (rows, name)
-        return cls(torch.ops.fastreader.blocks_pack(*laid, depth), rows.shape[0], depth, (name,))
+        return cls(torch.ops.fastreader.blocks_pack(rows, name, depth), rows.shape[0], depth, (name,))
 
     @classmethod
     def join(cls, parts: Sequence[BlockWeight]) -> BlockWeight:

@@ -48,7 +48,20 @@ class FusedAttention(nn.Module):
         self.o_proj, self.gate = o_proj, gate
         setattr(self, TEMPERATURE, getattr(module, TEMPERATURE, None))
         self.rotates = True
+        self.half_angles = False
         self.constants: dict[str, Any] = {}
+
+    def angles_of(self, angles: Angles | None) -> Angles | None:
+        """Return cosine and sine [T, R] from what the layer gets, or None if it does not rotate.
+
+        Some models (gpt-oss) pass one for each pair of a head's values, others pass each twice.
+        """
+        if angles is None or not self.rotates:
+            return None
+        cosine, sine = angles[0][0], angles[1][0]
+        if self.half_angles:
+            return cosine.repeat(1, 2), sine.repeat(1, 2)
+        return cosine, sine
 
     def project(self, rows: Tensor, angles: Angles | None, bf16: bool | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """Map rows [T, E] to queries [T, Hq, D], and keys and values [T, Hk, D].
@@ -60,12 +73,13 @@ class FusedAttention(nn.Module):
         """
         if bf16 is None:
             bf16 = self.projections.precision == "bf16"
-        together = self.projections.joined and self.norms == "none" and self.rotates
-        if together and angles is not None and triton_support.on_gpu(rows.device):
+        together = self.projections.joined and self.norms == "none"
+        turns = self.angles_of(angles)
+        if together and turns is not None and triton_support.on_gpu(rows.device):
             # One kernel turns queries and keys and casts values.
             heads = self.projections.whole(rows).view(len(rows), -1, self.head_dim)
             turned = self.heads + self.key_heads
-            heads = rotary(heads, angles[0][0], angles[1][0], heads=turned, bf16=bf16)
+            heads = rotary(heads, *turns, heads=turned, bf16=bf16)
             query, key, value = heads.split_with_sizes([self.heads, self.key_heads, self.key_heads], dim=1)
             return query, key, value
         parts = self.projections(rows)
@@ -77,9 +91,8 @@ class FusedAttention(nn.Module):
         query, key, value = (part.unflatten(1, (-1, self.head_dim)) for part in parts)
         if self.norms == "head":
             query, key = self.q_norm(query), self.k_norm(key)  # type: ignore[misc]
-        if self.rotates and angles is not None:
-            cosine, sine = angles[0][0], angles[1][0]
-            query, key = rotary(query, cosine, sine, bf16=bf16), rotary(key, cosine, sine, bf16=bf16)
+        if turns is not None:
+            query, key = rotary(query, *turns, bf16=bf16), rotary(key, *turns, bf16=bf16)
         elif bf16:
             query, key = query.bfloat16(), key.bfloat16()
         return query, key, value.bfloat16() if bf16 else value

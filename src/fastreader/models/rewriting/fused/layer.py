@@ -164,9 +164,6 @@ class FusedLayer(FusedEnd):
         rows = state.last_rows(self.self_attn.layer_idx, attending=True) if isinstance(state, TreePass) else None
         start = self.start
         if start is not None and stream.stride(1) == 1:
-            angles = None
-            if position_embeddings is not None and self.self_attn.rotates:
-                angles = position_embeddings[0][0], position_embeddings[1][0]
             query, key, value = decoder_layer_in(
                 stream,
                 start.norm.weight,
@@ -175,7 +172,7 @@ class FusedLayer(FusedEnd):
                 heads=self.self_attn.heads,
                 key_heads=self.self_attn.key_heads,
                 head_norms=start.head_norms,
-                angles=angles,
+                angles=self.self_attn.angles_of(position_embeddings),
             )
         else:
             query, key, value = self._project(stream, position_embeddings)

@@ -57,6 +57,7 @@ from fastreader.ops.pointwise import ACTIVATIONS
 _TOLERANCE = 1e-5  # float32 sums in another order
 _SOFTMAX_TOLERANCE = 1e-3  # after a softmax, which raises the difference
 _BF16_TOLERANCE = 0.02  # after operands were rounded to bfloat16, where a last bit may differ
+_ROTATIONS = ("angles", "half angles", "no angles")  # as `FusedAttention.angles_of` takes them
 _LARGE = 1024.0  # times a usual input: beyond the bounds of families that clip
 
 
@@ -74,9 +75,13 @@ class _Traces:
     def _traced(self) -> list[dict[str, Any]]:
         return [self._trace(start) for start in self._draft.starts]
 
+    def needs_all(self, name: str) -> bool:
+        """Return whether a trial of this module needs all layers: rather once the others could not do without it."""
+        return bool(self.first) and self.first[0].get(name) is None
+
     def calls(self, name: str) -> list[Any]:
         """Return the calls of a module from each of the draft's starts."""
-        if self.first[0].get(name) is not None:
+        if not self.needs_all(name):
             return [calls[name] for calls in self.first]
         if not self._whole:
             with whole(self._draft):
@@ -125,7 +130,7 @@ def _fuse_parts(draft: Draft, trials: Trials, shapes: dict[str, AttentionShape])
                 undecided.append((name, module))
             else:
                 replace(name, fused)
-        for name, shape in shapes.items():
+        for name, shape in sorted(shapes.items(), key=lambda each: traces.needs_all(each[0])):
             replace(name, _attention(draft, name, shape, partial(traces.calls, name), stack, trials))
     return replaced
 
@@ -141,7 +146,7 @@ def fuse_layers(draft: Draft) -> None:
         draft.choices.layers = list(traces.first[0])
     for trials in (Trials(draft.choices), Trials(draft.choices, remembers=False)):
         replaced = []
-        for name in draft.choices.layers:
+        for name in sorted(draft.choices.layers, key=traces.needs_all):
             module = base.get_submodule(name)
             calls = partial(traces.calls, name)
             if (layer := _layer(name, module, calls, draft.products, mixed, trials)) is not None:
@@ -289,8 +294,8 @@ def _attention(
 
     exact: list[AttentionCall] = []
 
-    def agrees(rotates: bool) -> bool:
-        fused.rotates = rotates
+    def agrees(rotates: str) -> bool:
+        _rotate(fused, rotates)
         if not exact:
             exact.extend(trace_scaled_attention(module, call, 1.0) for call in calls())
             exact.append(trace_scaled_attention(module, calls()[0], _LARGE))
@@ -301,11 +306,15 @@ def _attention(
         state.calls.clear()
         return _close(fused(**arguments)[0], exact[0].output, _SOFTMAX_TOLERANCE)
 
-    rotates = trials.choose(name, module, (True, False), agrees, shape.constants)
+    rotates = trials.choose(name, module, _ROTATIONS, agrees, shape.constants)
     if rotates is None:
         return None
-    fused.rotates = rotates
+    _rotate(fused, rotates)
     return fused
+
+
+def _rotate(fused: FusedAttention, rotates: str) -> None:
+    fused.rotates, fused.half_angles = rotates != "no angles", rotates == "half angles"
 
 
 def _projects_alike(fused: FusedAttention, call: AttentionCall) -> bool:

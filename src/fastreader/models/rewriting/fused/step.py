@@ -120,6 +120,8 @@ def _layers(modules: list[FusedLayer], windows: list[Window]) -> StackedLayers |
             return "attention has a gate"
         if constants["s_aux"] is not None or getattr(attention, TEMPERATURE) is not None:
             return "attention has sinks or a temperature"
+        if attention.half_angles:
+            return "an angle is passed once for two values of a head"
         if constants["sliding_window"] != window or constants["dropout"]:
             return "attention is not called as the config says"
         scale = attention.head_dim**-0.5 if constants["scaling"] is None else constants["scaling"]
