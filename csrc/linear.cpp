@@ -4,6 +4,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/ones.h>
+#include <c10/util/SmallVector.h>
 #include <torch/library.h>
 
 #include <algorithm>
@@ -85,23 +86,53 @@ Product product_of(const at::Tensor& input, const at::Tensor& packed, int64_t wi
   return p;
 }
 
+void Product::to(After after, void* out, int64_t out_stride, bool out_bf16) {
+  args.after = after;
+  args.out = out;
+  args.out_stride = out_stride;
+  args.out_bf16 = out_bf16;
+}
+
+void multiply_all(at::ArrayRef<Product*> products) {
+  int64_t blocks = 0, bytes = 0, count = 0;
+  for (Product* const p : products) {
+    LinearArgs& a = p->args;
+    if (a.rows == 0 || a.width == 0) continue;
+    p->prepare_for(a.rows);
+    const int64_t fitting = kStagedBytes / (a.padded_size * p->kernels->operand_bytes) / kStrip * kStrip;
+    a.row_block = std::min(std::clamp(fitting, kStrip, kMostRows), round_up(a.rows, kStrip));
+    blocks += (a.rows + a.row_block - 1) / a.row_block;
+  }
+  if (blocks == 0) return;
+  struct Cut {
+    const LinearArgs* args;
+    int64_t first, slices; // the number of its first task
+  };
+  c10::SmallVector<Cut, 4> cuts;
+  const int64_t threads = at::get_num_threads();
+  for (Product* const p : products) {
+    LinearArgs& a = p->args;
+    if (a.rows == 0 || a.width == 0) continue;
+    const int64_t strips = a.after == After::gate ? a.strips / 2 : a.strips;
+    const int64_t wanted = threads == 1 ? 1 : std::min(strips, (kTasksPerThread * threads + blocks - 1) / blocks);
+    a.slice_strips = (strips + wanted - 1) / wanted;
+    const int64_t slices = (strips + a.slice_strips - 1) / a.slice_strips;
+    cuts.push_back({&a, count, slices});
+    count += (a.rows + a.row_block - 1) / a.row_block * slices;
+    bytes = std::max(bytes, multiply_workspace(*p->kernels, a));
+  }
+  const Kernels& kernels = *products[0]->kernels;
+  run_tasks(kernels, count, bytes, [&](int64_t i, void* workspace) {
+    const auto after = std::upper_bound(cuts.begin(), cuts.end(), i, [](int64_t task, const Cut& c) { return task < c.first; });
+    const Cut& cut = *(after - 1);
+    multiply_task(kernels, *cut.args, (i - cut.first) / cut.slices, (i - cut.first) % cut.slices, workspace);
+  });
+}
+
 void multiply(Product& p, After after, void* out, int64_t out_stride, bool out_bf16) {
-  LinearArgs& a = p.args;
-  if (a.rows == 0 || a.width == 0) return;
-  p.prepare_for(a.rows);
-  a.after = after;
-  a.out = out;
-  a.out_stride = out_stride;
-  a.out_bf16 = out_bf16;
-  const int64_t fitting = kStagedBytes / (a.padded_size * p.kernels->operand_bytes) / kStrip * kStrip;
-  a.row_block = std::min(std::clamp(fitting, kStrip, kMostRows), round_up(a.rows, kStrip));
-  const int64_t blocks = (a.rows + a.row_block - 1) / a.row_block;
-  const int64_t threads = at::get_num_threads(), strips = after == After::gate ? a.strips / 2 : a.strips;
-  const int64_t wanted = threads == 1 ? 1 : std::min(strips, (kTasksPerThread * threads + blocks - 1) / blocks);
-  a.slice_strips = (strips + wanted - 1) / wanted;
-  const int64_t slices = (strips + a.slice_strips - 1) / a.slice_strips;
-  run_tasks(*p.kernels, blocks * slices, multiply_workspace(*p.kernels, a),
-            [&](int64_t i, void* workspace) { multiply_task(*p.kernels, a, i / slices, i % slices, workspace); });
+  p.to(after, out, out_stride, out_bf16);
+  Product* const only = &p;
+  multiply_all(only);
 }
 
 Activation activation_of(c10::string_view name) {

@@ -17,6 +17,9 @@ struct Product {
   const Kernels* kernels = nullptr;
   at::Tensor input, bias, unpacked;
 
+  // Set the output, as `multiply` takes it.
+  void to(After after, void* out, int64_t out_stride, bool out_bf16);
+
   // Unpack a weight of blocks once if so many rows follow that this takes less than doing so for each block of them.
   void prepare_for(int64_t rows);
 };
@@ -42,6 +45,10 @@ inline int64_t multiply_workspace(const Kernels& kernels, const LinearArgs& a) {
 // Compute the product into `out`, with rows `out_stride` elements apart, float or (only after a gate) bf16. All threads
 // share its strips.
 void multiply(Product& product, After after, void* out, int64_t out_stride, bool out_bf16);
+
+// Compute products of one layout whose outputs are set (`Product::to`). All threads share the strips of all of them, so
+// that none waits between two.
+void multiply_all(at::ArrayRef<Product*> products);
 
 Activation activation_of(c10::string_view name);
 

@@ -17,6 +17,7 @@ from torch import Tensor
 
 import fastreader.ops.causal_conv  # defines its op, as the next ones do
 import fastreader.ops.decoder_step
+import fastreader.ops.experts
 import fastreader.ops.pointwise
 import fastreader.ops.recurrent  # noqa: F401
 from fastreader.ops import extension
@@ -136,6 +137,17 @@ def decoder_step_(seed: int, isa: str) -> list:
     ]
 
 
+def experts(seed: int, isa: str) -> list:
+    tokens = (1, 3, 70)[seed % 3]
+    gating = ("silu", []) if seed // 3 % 2 else ("clamped", [1.7, 0.5])
+    biases = [normal(64), normal(20)] * 3 if seed // 6 % 2 else []
+    return [
+        *(normal(tokens, 20), torch.randint(0, 4, (tokens, 2)), normal(tokens, 2)),
+        *([packed(64, 20, isa) for _ in range(3)], [packed(20, 32, isa) for _ in range(3)], biases, 64),
+        *(*gating, None, "float32", isa),
+    ]
+
+
 def scan_chains(seed: int, isa: str) -> list:
     gate = -normal(7, 4, 6).abs() if seed % 2 else -normal(7, 4).abs()
     beta = normal(7, 4) if seed // 2 % 2 else None
@@ -163,7 +175,7 @@ CASES = {
     for case in (
         *(tree_attention, decode_attention, linear_logprob, linear, linear_add_, linear_gated, linear_pack),
         *(rms_norm, rotary, gate, decoder_layer_in, decoder_layer_out_, decoder_step_, scan_chains, causal_conv),
-        tree_slots,
+        *(experts, tree_slots),
     )
 }
 

@@ -11,8 +11,10 @@ from helpers.support import LONG_FORMS, byte_tokenizer, one_by_one, random_seque
 
 from fastreader import Reader
 from fastreader.errors import UnsupportedModelError
-from fastreader.models.rewriting.experts import ParallelExperts, SortedExperts, kind_of
+from fastreader.models.rewriting.experts import ParallelExperts, SortedExperts, _Kernels, kind_of
 from fastreader.models.rewriting.fused import UpcastLinear
+from fastreader.ops import extension
+from fastreader.ops.experts import PackedExperts
 from fastreader.ops.linear import PackedWeight
 
 SEQUENCES = random_sequences(np.random.default_rng(1), 261)
@@ -114,6 +116,26 @@ def test_no_float32_copy_of_the_experts(products, precision):
         held = weight.data if isinstance(weight, PackedWeight) else weight
         values = weight.width * weight.depth if isinstance(weight, PackedWeight) else weight.numel()
         assert held.nbytes <= 2 * values * 1.5  # blocks of 32 rows are padded
+
+
+@pytest.mark.skipif(extension.why_missing() is not None, reason="needs the C++ extension")
+@pytest.mark.parametrize("precision", ["fast", "high", "exact"])
+@pytest.mark.parametrize("kind", ["Mixtral", "Qwen3Moe", "DeepseekV2", "gpt_oss"])
+def test_one_call_runs_the_experts_of_a_layer(kind, precision, monkeypatch):
+    wide = {"intermediate_size": 64, "moe_intermediate_size": 64}
+    model = model_of(kind, **wide) if kind in KINDS else tiny_model(kind, patterns(kind)[0])
+    rows, own = [], PackedExperts.__call__
+    monkeypatch.setattr(PackedExperts, "__call__", lambda self, *given: rows.append(len(given[0])) or own(self, *given))
+    reader = Reader.load((model, byte_tokenizer()), device="cpu", precision=precision)
+    rows.clear()
+    together = np.concatenate(reader.score(SEQUENCES).token_logprobs)
+    (text,) = reader.generate([list(range(5, 25))], max_new_tokens=4)[0]
+    assert len(rows) >= 4 and min(rows) == 1 and max(rows) > 1
+    monkeypatch.setattr(_Kernels, "of", lambda *_: None)
+    apart = np.concatenate(reader.score(SEQUENCES).token_logprobs)
+    np.testing.assert_allclose(together, apart, atol={"fast": 2e-3, "high": 1e-4, "exact": 1e-5}[precision])
+    (want,) = reader.generate([list(range(5, 25))], max_new_tokens=4)[0]
+    assert list(text.token_ids) == list(want.token_ids)
 
 
 def gpt_oss():

@@ -49,6 +49,7 @@ def serving() -> dict[str, list[Serving]]:
         "linear": [_cpu("cpu"), Serving("other devices", "torch", "PyTorch's own products")],
         "decoder_layer_in, decoder_layer_out": own_parts,
         "decoder_step": own_parts,
+        "experts": own_parts,
         "linear_logprob": [_cpu(), _cuda(), others],
         "decode_attention": [_cpu(otherwise="reference"), _cuda(), generation],
         "rms_norm, rotary, gate": [_cpu("cpu in float32"), _cuda("float32"), own_operators],

@@ -14,9 +14,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fastreader.errors import InputError
 from fastreader.models.machine.chunking import map_chunks
 from fastreader.models.rewriting import surgery
+from fastreader.ops.experts import CLAMPED, Gating, PackedExperts
 from fastreader.ops.linear import BlockStack
+from fastreader.ops.pointwise import ACTIVATIONS
 
 _STACKED = {"gate_up_proj", "up_proj", "down_proj", "gate_up_proj_bias", "up_proj_bias", "down_proj_bias"}
 
@@ -43,6 +46,7 @@ class SortedExperts(nn.Module):
         self.act_fn = getattr(module, "act_fn", None)
         self.own: tuple[Any, ...] = (surgery.without_weights(module),)  # for its functions
         self.has_gate = module.has_gate
+        self._kernels = _Kernels()
         self.post_expert_norm = module.post_expert_norm if getattr(module, "has_post_expert_norm", False) else None
         name = "gate_up_proj" if module.has_gate else "up_proj"
         self.experts = nn.ModuleList(
@@ -74,6 +78,9 @@ class SortedExperts(nn.Module):
             top_k_index: int64 [T, k], the experts of each; one past the last counts as none.
             top_k_weights: [T, k], the factor on each expert's result.
         """
+        if hidden_states.dtype == torch.float32 and (kernels := self._kernels.of(self)) is not None:
+            chosen, factors = top_k_index.view(len(hidden_states), -1), top_k_weights.float()
+            return kernels(hidden_states, chosen, factors.view(len(hidden_states), -1))
         out = torch.zeros_like(hidden_states)
         chosen, factors = top_k_index.reshape(-1), top_k_weights.reshape(-1, 1).to(out.dtype)
         counts = torch.bincount(chosen, minlength=len(self.experts)).tolist()[: len(self.experts)]
@@ -85,11 +92,53 @@ class SortedExperts(nn.Module):
                 out.index_add_(0, tokens, self._run(expert, hidden_states[tokens]) * factors[places])
         return out
 
-    def _run(self, expert: Expert, rows: Tensor) -> Tensor:
+    def gate(self, product: Tensor) -> Tensor:
+        """Map the first product of an expert, [T, 2I] or without a gate [T, I], to the second's input, [T, I]."""
         (own,) = self.own
-        activate = surgery.method_of(own, "_apply_gate") if self.has_gate else own.act_fn
-        result = map_chunks(lambda part: expert.down(activate(expert.inner(part))), rows, 4 * rows.shape[-1])
+        gated: Tensor = surgery.method_of(own, "_apply_gate")(product) if self.has_gate else own.act_fn(product)
+        return gated
+
+    def clamped(self) -> list[Gating]:
+        """Return the gating that limits gates and values, if the model has its constants."""
+        (own,) = self.own
+        factor, limit = getattr(own, "alpha", None), getattr(own, "limit", None)
+        return [Gating(CLAMPED, (factor, limit))] if isinstance(factor, float) and isinstance(limit, float) else []
+
+    def _run(self, expert: Expert, rows: Tensor) -> Tensor:
+        result = map_chunks(lambda part: expert.down(self.gate(expert.inner(part))), rows, 4 * rows.shape[-1])
         return result if self.post_expert_norm is None else self.post_expert_norm(result)
+
+
+class _Kernels:
+    """The op that runs the experts of a layer, once it is known to compute the same."""
+
+    def __init__(self) -> None:
+        self._made: PackedExperts | None = None
+        self._of: Tensor | None = None  # the first weight as it was laid out then
+
+    def of(self, experts: SortedExperts) -> PackedExperts | None:
+        """Return it, or None if the kernels do not support these experts, or do not multiply their weights now."""
+        weight = getattr(experts.experts[0].inner, "packed", None)  # of an UpcastLinear
+        if weight is None:
+            return None
+        if self._of is not weight.packed.data:
+            self._made, self._of = self._found(experts, weight.packed.width), weight.packed.data
+        return self._made
+
+    def _found(self, experts: SortedExperts, width: int) -> PackedExperts | None:
+        if not experts.has_gate or experts.post_expert_norm is not None:
+            return None
+        rows = torch.randn(16, width, generator=torch.Generator().manual_seed(0)) * torch.logspace(-2, 2, 16)[:, None]
+        want = experts.gate(rows)
+        known = [*(Gating(name) for name in ACTIVATIONS), *experts.clamped()]
+        gating = next((each for each in known if torch.allclose(each(rows), want, rtol=1e-5, atol=1e-6)), None)
+        inner, down = ([getattr(each, name).packed for each in experts.experts] for name in ("inner", "down"))
+        if gating is None or any(each is None for each in (*inner, *down)):
+            return None
+        try:
+            return PackedExperts(inner, down, gating)
+        except InputError:  # sizes that the kernels do not take
+            return None
 
 
 class GatedExperts(SortedExperts):
@@ -97,17 +146,20 @@ class GatedExperts(SortedExperts):
 
     def __init__(self, activation: Any, matrices: Iterable[tuple[Tensor, Tensor]]) -> None:
         nn.Module.__init__(self)
-        self.act_fn = activation
+        self.act_fn, self.has_gate, self.post_expert_norm = activation, True, None
+        self._kernels = _Kernels()
         self.experts = nn.ModuleList(Expert(_linear(inner), _linear(down)) for inner, down in matrices)
 
-    def _run(self, expert: Expert, rows: Tensor) -> Tensor:
-        def run(part: Tensor) -> Tensor:
-            assert self.act_fn is not None
-            gate, up = expert.inner(part).chunk(2, dim=-1)
-            result: Tensor = expert.down(up * self.act_fn(gate))
-            return result
+    def gate(self, product: Tensor) -> Tensor:
+        """Map the first product of an expert, [T, 2I], to the second's input, [T, I]."""
+        assert self.act_fn is not None
+        gate, up = product.chunk(2, dim=-1)
+        gated: Tensor = up * self.act_fn(gate)
+        return gated
 
-        return map_chunks(run, rows, 4 * rows.shape[-1])
+    def clamped(self) -> list[Gating]:
+        """Return nothing: such layouts do not limit gates."""
+        return []
 
 
 class ScaledExperts(GatedExperts):

@@ -108,8 +108,8 @@ class UpcastLinear(nn.Module):
 
     @property
     def packed(self) -> Weight | None:
-        """The weight in the layout of the kernels, or None if they do not support it."""
-        weight = self.operand
+        """The weight in the layout of the kernels, or None if they do not support it, or do not multiply it now."""
+        weight = None if self._rough else self.operand
         return Weight(weight, self.bias) if isinstance(weight, PackedWeight) else None
 
     def add_to(self, sum: Tensor, rows: Tensor) -> None:
