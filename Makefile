@@ -35,7 +35,7 @@ help:
 	@echo "make bench-ops  the operators against their alternatives"
 	@echo "make bench-eor  learning and counting votes"
 	@echo "make compile-report   registers, memory and instructions of every Triton kernel, in build/compile-report.md"
-	@echo "make bench-sizes SIZE=1b LLAMACPP=FOLDER   readers of 1b, 4b or 8b with random weights: loads, memory, scoring, writing"
+	@echo "make bench-sizes SIZE=1b LLAMACPP=FOLDER   readers of 1b, 4b, 8b, 8b-moe or 20b-moe with random weights: loads, memory, scoring, writing"
 	@echo "make bench-gpu  on a CUDA device, in 10 minutes: its tests, passes, kernels, into build/gpu"
 	@echo "make gpu-standin TORCH=DIR TRITON=DIR   tests/gpu without a GPU, on PyTorch's CUDA build; alone, how to get it"
 

@@ -100,6 +100,7 @@ class RandomReader:
         self.metadata = GgufFile(donor).metadata
         self.vocabulary = len(self.metadata["tokenizer.ggml.tokens"])
         self.tensors = shape.tensors(self.vocabulary)
+        self.kinds: tuple[str, ...] = (CHECKPOINT, *FILES)
 
     def path(self, kind: str) -> Path:
         """Return the place of the checkpoint, the tokenizer or a kind of GGUF file."""
@@ -202,8 +203,6 @@ class RandomReader:
         writer.close()
 
     def _write_keys(self, writer: Any) -> None:
-        from gguf import GGUFReader, GGUFValueType
-
         shape = self.shape
         writer.add_name("random weights")
         writer.add_block_count(shape.layers)
@@ -218,11 +217,7 @@ class RandomReader:
         writer.add_rope_freq_base(BASE)
         writer.add_layer_norm_rms_eps(EPSILON)
         writer.add_vocab_size(self.vocabulary)
-        for name, field in GGUFReader(self.donor).fields.items():
-            if name.startswith("tokenizer."):
-                several = field.types[0] == GGUFValueType.ARRAY
-                kinds = {"sub_type": field.types[-1]} if several else {}
-                writer.add_key_value(name, field.contents(), field.types[0], **kinds)
+        write_tokenizer(writer, self.donor)
 
     def _in_pairs(self, name: str) -> torch.Tensor:
         """Return a weight with its rows of queries or keys in the order of llama.cpp's rotary embedding of pairs."""
@@ -232,6 +227,17 @@ class RandomReader:
         if count is None:
             return values
         return values.view(count, 2, -1, values.shape[1]).transpose(1, 2).reshape(values.shape)
+
+
+def write_tokenizer(writer: Any, donor: Path) -> None:
+    """Copy the keys of a GGUF file's tokenizer."""
+    from gguf import GGUFReader, GGUFValueType
+
+    for name, field in GGUFReader(donor).fields.items():
+        if name.startswith("tokenizer."):
+            several = field.types[0] == GGUFValueType.ARRAY
+            kinds = {"sub_type": field.types[-1]} if several else {}
+            writer.add_key_value(name, field.contents(), field.types[0], **kinds)
 
 
 def _module(name: str) -> str:

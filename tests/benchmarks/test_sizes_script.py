@@ -9,12 +9,15 @@ import re
 import shutil
 import sys
 from collections import namedtuple
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from helpers.gguf_files import keys_of, tensors_of, tiny, write
+
+from fastreader import Reader
 
 pytestmark = pytest.mark.usefixtures("loaded_once")
 pytest.importorskip("gguf", reason="needs the extra gguf")
@@ -287,3 +290,42 @@ def test_llamacpp_is_named_when_it_is_missing(script, tmp_path, monkeypatch, cap
     monkeypatch.setattr(shutil, "which", lambda name: None)
     (tmp_path / "node_modules" / "node-llama-cpp").mkdir(parents=True)
     assert "node" in sizes.why_no_llamacpp(tmp_path)
+
+
+@pytest.mark.parametrize("size", ["8b-moe", "20b-moe"])
+def test_a_mixture_has_the_tensors_of_its_architecture(script, reader, size, tmp_path):
+    module = script("random_mixtures")
+    small = {
+        "hidden": 256,
+        "layers": 2,
+        "heads": 4,
+        "key_heads": 2,
+        "head": 64,
+        "inner": 256,
+        "experts": 4,
+        "chosen": 2,
+    }
+    shape = replace(module.MIXTURES[size], **small)
+    made = module.RandomMixture(shape, reader.donor, tmp_path)
+    file = made.made(shape.kind)
+    assert made.bytes(shape.kind) <= file.stat().st_size <= 1.1 * made.bytes(shape.kind)
+    loaded = Reader.load(file, device="cpu")
+    assert (
+        set(loaded.describe()["dtype"].split(" + ")) == {"8b-moe": {"Q4_K", "Q6_K"}, "20b-moe": {"MXFP4", "Q8_0"}}[size]
+    )
+    deviations = [float(values_of(each).std()) for name, each in loaded.model.named_parameters() if each.dim() > 1]
+    assert all(0.01 < deviation < 0.04 for deviation in deviations)
+    assert np.isfinite(loaded.score([([1, 2, 3], [4, 5])]).logprob).all()
+
+
+@pytest.mark.parametrize(("size", "billions"), [("8b-moe", 7.9), ("20b-moe", 20.0)])
+def test_mixtures_are_what_they_are_called(script, size, billions):
+    tensors = script("random_mixtures").MIXTURES[size].tensors(49152)
+    assert sum(int(np.prod(shape)) for shape in tensors.values()) / 1e9 == pytest.approx(billions, abs=0.05)
+
+
+def test_a_way_that_a_size_has_not_is_refused(script, reader, monkeypatch, tmp_path, capsys):
+    given = ["--output", tmp_path / "o.jsonl", "--size", "20b-moe", "--folder", tmp_path, "--donor", reader.donor]
+    with pytest.raises(SystemExit):
+        main(script("sizes"), monkeypatch, *given, "--ways", "fastreader, Q4_0")
+    assert "--ways: 20b-moe has fastreader, MXFP4, llama.cpp, MXFP4, got fastreader, Q4_0" in capsys.readouterr().err
