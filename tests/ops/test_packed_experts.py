@@ -65,7 +65,7 @@ def test_it_computes_what_each_expert_does(stored, precision, gating, bias):
     inner, down, run = made(stored, precision, gating, bias)
     for tokens in (1, 3, 40, 200):
         rows, factors = random(tokens, SIZE, seed=tokens), random(tokens, 2, seed=tokens + 1)
-        chosen = torch.stack([torch.randperm(EXPERTS + 1)[:2] for _ in range(tokens)])  # the last id is none
+        chosen = torch.stack([torch.randperm(EXPERTS + 1)[:2] for _ in range(tokens)])  # the last id names no expert
         got = run(rows, chosen, factors)
         want = one_by_one(rows, chosen, factors, inner, down, gating, precision)
         scale = want.abs().max() + 1e-3
