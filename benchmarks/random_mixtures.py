@@ -97,7 +97,7 @@ MIXTURES = {  # half of Qwen3 30B A3B's layers and experts, and GPT-OSS 20B, wit
 
 
 class RandomMixture(RandomReader):
-    """The file of a mixture in a folder, made when it is asked for."""
+    """The file of a mixture in a folder, made by `made`."""
 
     shape: Mixture  # type: ignore[assignment]
 
@@ -110,7 +110,7 @@ class RandomMixture(RandomReader):
         return sum(self._bytes(name) for name in self.tensors)
 
     def type_of(self, name: str, kind: str) -> str:
-        """Return the type of a tensor: about those of llama.cpp's Q4_K_M and of the published file of GPT-OSS."""
+        """Return the type of a tensor: about as llama.cpp's Q4_K_M and the published file of GPT-OSS have them."""
         if len(self.tensors[name]) == 1 or name.endswith(".bias") or "ffn_gate_inp" in name:
             return "F32"
         if kind == "MXFP4":

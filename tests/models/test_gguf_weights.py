@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from helpers import gguf_files
 from helpers.support import PACKAGED, tiny_llama
 from test_gguf import write
 
@@ -15,7 +16,7 @@ from fastreader.models.gguf.weights import WeightForm, bytes_of
 from fastreader.models.loading.load import load
 from fastreader.models.loading.options import LoadOptions
 from fastreader.ops import extension
-from fastreader.ops.linear import BlockTensor, WidenedTensor
+from fastreader.ops.linear import BlockTensor, UnpackedTensor, WidenedTensor
 from fastreader.ops.linear.blocks import FORMATS
 
 pytest.importorskip("gguf", reason="needs the extra gguf")
@@ -264,3 +265,31 @@ def test_every_type_has_the_values_of_its_file(tmp_path, cache, monkeypatch, kin
         assert abs(ours.logprob - alone(plain, *pair)) <= 1e-4
     dtype = Reader.load(file, "cpu", check="off").describe()["dtype"]
     assert dtype == (kind if stored else f"{kind} as bfloat16")
+
+
+@pytest.mark.parametrize("kind", ["Q2_K", "IQ3_S", "IQ2_XXS"])
+def test_types_of_no_kernel_are_unpacked_as_they_are_laid_out(tmp_path, cache, monkeypatch, kind):
+    """Next to types that kernels multiply, so that the reader is in float32."""
+    monkeypatch.setattr("gguf.quants.quantize", random_blocks)
+    sizes = {"hidden_size": 256, "intermediate_size": 256, "head_dim": 64, "tie_word_embeddings": True}
+    model = gguf_files.tiny("llama", **sizes)
+    tensors, keys = gguf_files.tensors_of("llama", model), gguf_files.keys_of("llama", model.config)
+    ours = lambda name: kind if name.startswith("blk.") and "ffn_down" not in name else "Q4_K"  # noqa: E731
+    file = gguf_files.write(tmp_path / "tiny.gguf", "llama", tensors, {**keys, "rope.dimension_count": 64}, ours)
+    plain = dequantised(file)
+    loaded = load(LoadOptions(file, "cpu", "file", "exact")).model
+    held = {name: p for name, p in loaded.named_parameters() if isinstance(p, UnpackedTensor)}
+    matrices = {name for name, p in plain.named_parameters() if p.dim() == 2}
+    assert held.keys() == {name for name in matrices if ".layers." in name and "down_proj" not in name}
+    for name, parameter in held.items():
+        assert torch.equal(parameter.plain(), plain.get_parameter(name)), name
+    stored = {tensor.name: tensor for tensor in GgufFile(file).tensors.values()}
+    raw = sum(tensor.size for tensor in stored.values() if tensor.type == kind)
+    taken = bytes_of(GgufFile(file), WeightForm(keep=True, halves=True), laid_out=True)
+    others = sum(tensor.size for tensor in stored.values()) - raw
+    assert taken == raw + 2 * sum(parameter.numel() for parameter in held.values()) + others
+    for precision, bound in (("exact", 1e-4), ("high", 1e-3), ("fast", 0.3)):
+        reader = Reader.load(file, "cpu", "file", precision, check="full")
+        assert not any(isinstance(p, UnpackedTensor) for p in reader.local_model.model.model.parameters())
+        for pair, got in zip(PAIRS, reader.loglikelihood(PAIRS), strict=True):
+            assert abs(got.logprob - alone(plain, *pair)) <= bound

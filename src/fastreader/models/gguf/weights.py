@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate
 from math import prod
 from typing import Any
@@ -21,7 +22,7 @@ from fastreader.models.gguf.header import TensorInfo
 from fastreader.models.gguf.types import FLOATS
 from fastreader.models.gguf.values import DTYPES, decoded, mapped, raw_rows
 from fastreader.ops import extension
-from fastreader.ops.linear import BlockStack, BlockTensor, BlockWeight, WidenedTensor
+from fastreader.ops.linear import BlockStack, BlockTensor, BlockWeight, UnpackedTensor, WidenedTensor
 from fastreader.ops.linear.blocks import FORMATS
 
 _LAID_OUT = {"MXFP4": 18 / 17, "Q3_K": 146 / 110, "IQ4_XS": 146 / 136}  # bytes of the kernels' layout to the file's
@@ -82,6 +83,8 @@ def bytes_of(file: GgufFile, form: WeightForm, laid_out: bool) -> int:
 def _bytes_of(tensor: TensorInfo, form: WeightForm, layout: int) -> int:
     if form.keep and _keeps(tensor):
         return int(tensor.size * _LAID_OUT.get(tensor.type, 1))
+    if form.keep and _is_unpacked(tensor):
+        return tensor.size + layout * prod(tensor.shape)
     own = form.dtype.itemsize
     if (form.halves and _is_half(tensor)) or (not form.keep and layout and _is_mapped(tensor, form.dtype)):
         own = 2 if tensor.name.endswith(_REORDERED) else 0
@@ -91,6 +94,11 @@ def _bytes_of(tensor: TensorInfo, form: WeightForm, layout: int) -> int:
 def _is_half(tensor: TensorInfo) -> bool:
     """Return whether a tensor is a layer's matrix of halves."""
     return tensor.type in _HALVES and len(tensor.shape) == 2 and tensor.name.startswith("blk.")
+
+
+def _is_unpacked(tensor: TensorInfo) -> bool:
+    """Return whether a tensor is a layer's matrix of a type that no kernel multiplies."""
+    return tensor.type not in (*FORMATS, *FLOATS) and len(tensor.shape) == 2 and tensor.name.startswith("blk.")
 
 
 def _is_mapped(tensor: TensorInfo, dtype: torch.dtype) -> bool:
@@ -111,7 +119,8 @@ class WeightForm:
     """How a load holds weights.
 
     Attributes:
-        keep: quantised matrices as `BlockTensor`s and stacks of them as `BlockStack`s, on a CPU.
+        keep: quantised matrices as `BlockTensor`s and stacks of them as `BlockStack`s, on a CPU; layers' matrices of
+            other quantised types as `UnpackedTensor`s.
         halves: layers' matrices of halves as `WidenedTensor`s, on a CPU and in float32.
         dtype: of the others.
     """
@@ -291,6 +300,9 @@ def _plain(source: WeightSource, tensor: TensorInfo, form: WeightForm, held: Ten
         raw = raw[_halves(tensor.shape[0], source.heads)]
     if keep and _keeps(tensor):
         return BlockTensor(BlockWeight.pack(raw, tensor.type, tensor.shape[1]))
+    if keep and _is_unpacked(tensor):
+        decoded(raw[:1], tensor)  # an error now, not at the first pass
+        return UnpackedTensor(raw.clone(), tensor.shape[1], partial(decoded, tensor=tensor))
     if source.offset:  # subtracted before values are rounded
         return (decoded(raw, tensor).view(tensor.shape) - source.offset).to(dtype)
     values = decoded(raw, tensor, dtype).view(tensor.shape)

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from fastreader.errors import UnsupportedModelError
 from fastreader.models.rewriting import surgery
 from fastreader.models.rewriting.device_hooks import replace_module
-from fastreader.ops.linear import BlockTensor, WidenedTensor
+from fastreader.ops.linear import BlockTensor, UnpackedTensor, WidenedTensor
 
-_PLAIN: tuple[type, ...] = (nn.Parameter, Tensor, BlockTensor, WidenedTensor)
+_PLAIN: tuple[type, ...] = (nn.Parameter, Tensor, BlockTensor, UnpackedTensor, WidenedTensor)
 _FLOATING = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 # Kernels raise these for a device, a type or a shape that they do not support.
 _CANNOT_RUN = (ImportError, RuntimeError, NotImplementedError, TypeError, ValueError, AssertionError)
