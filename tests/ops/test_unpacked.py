@@ -1,4 +1,4 @@
-"""Weights whose values are computed as they are used: those of a copy, without one."""
+"""Weights whose values are computed as they are used, against a copy of the values."""
 
 import copy
 

@@ -31,8 +31,8 @@ class Gating:
     """How the first product of an expert, [T, 2I], becomes the second's input, [T, I].
 
     Attributes:
-        activation: "silu" or "gelu_tanh" of the first half, times the second half; or `CLAMPED`, with g and u alternating:
-            ``(clamp(u, -limit, limit) + 1) * min(g, limit) * sigmoid(factor * min(g, limit))`` (GPT-OSS).
+        activation: "silu" or "gelu_tanh" of the first half, times the second half; or `CLAMPED` (GPT-OSS), of gates g
+            and values u that alternate: ``(clamp(u, -limit, limit) + 1) * g * sigmoid(factor * g)`` with g at most limit.
         constants: factor and limit of `CLAMPED`.
     """
 
