@@ -3,6 +3,7 @@
 // All threads share the products of an expert, or of several with few rows, so that each weight is read once. Results are
 // added to a token in the order of the experts, whatever other tokens there are.
 
+#include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/clamp.h>
 #include <ATen/ops/clamp_max.h>
@@ -24,15 +25,19 @@ namespace {
 using Biases = c10::List<std::optional<at::Tensor>>;
 
 constexpr int64_t kFewRows = 64; // between whose products threads stay awake
-constexpr int64_t kRowsAtOnce = 512;
+constexpr int64_t kRowsAtOnce = 512; // of several experts
+constexpr int64_t kMostRows = 2048; // of one expert at once: memory
+constexpr int64_t kGrain = 1 << 16; // values that are moved by one thread at least
 
 // The tokens of each expert, in their order: those of expert e are `places` from starts[e] to starts[e + 1] - 1, numbers of
 // values of `chosen`.
 struct Routes {
   std::vector<int64_t> starts, places;
 
-  int64_t rows(int64_t expert) const { return starts[expert + 1] - starts[expert]; }
-
+  // Return the expert of a place.
+  int64_t expert_at(int64_t place) const {
+    return std::upper_bound(starts.begin(), starts.end(), place) - starts.begin() - 1;
+  }
   Routes(const at::Tensor& chosen, int64_t experts) : starts(experts + 1) {
     const int64_t* const expert = chosen.const_data_ptr<int64_t>();
     for (int64_t i = 0; i < chosen.numel(); ++i) {
@@ -80,10 +85,10 @@ at::Tensor experts(const at::Tensor& input_in, const at::Tensor& chosen_in, cons
   gate.check(width);
   TORCH_CHECK(down.size() == inner.size() && (biases.empty() || biases.size() == 2 * inner.size()),
               "experts: expected two weights and two biases or none of each of ", count, " experts");
-  TORCH_CHECK(input_in.dim() == 2 && input_in.scalar_type() == at::kFloat && chosen_in.dim() == 2 &&
+  TORCH_CHECK(input_in.dim() == 2 && input_in.size(1) > 0 && input_in.scalar_type() == at::kFloat && chosen_in.dim() == 2 &&
                   chosen_in.scalar_type() == at::kLong && chosen_in.size(0) == input_in.size(0) &&
                   factors_in.sizes() == chosen_in.sizes() && factors_in.scalar_type() == at::kFloat,
-              "experts: expected float32 [T, E], int64 [T, k] and float32 [T, k], got ", input_in.sizes(), " ",
+              "experts: expected float32 [T, E] with E > 0, int64 [T, k] and float32 [T, k], got ", input_in.sizes(), " ",
               input_in.scalar_type(), ", ", chosen_in.sizes(), " ", chosen_in.scalar_type(), " and ", factors_in.sizes(), " ",
               factors_in.scalar_type());
   const at::Tensor input = input_in.contiguous(), chosen = chosen_in.contiguous(), factors = factors_in.contiguous();
@@ -99,14 +104,14 @@ at::Tensor experts(const at::Tensor& input_in, const at::Tensor& chosen_in, cons
   std::vector<Product*> pointers;
   const auto bias = [&](int64_t which) { return biases.empty() ? std::nullopt : biases.get(which); };
 
-  // Multiply the rows of each of the experts begin to end - 1, which follow each other in memory, by its weight.
+  // Multiply the rows at places begin to end - 1, which follow each other in memory, each by its expert's weight.
   const auto multiply_each = [&](int64_t begin, int64_t end, at::TensorList weights, int64_t which, const void* from,
                                  bool from_bf16, int64_t from_size, int64_t to_size, const auto& set_output) {
     products.clear();
     pointers.clear();
     int64_t done = 0;
-    for (int64_t e = begin; e < end; ++e) {
-      const int64_t rows = routes.rows(e);
+    for (int64_t e = routes.expert_at(begin); done < end - begin; ++e) {
+      const int64_t rows = std::min(end, routes.starts[e + 1]) - (begin + done);
       if (rows == 0) continue;
       Product& p = products.emplace_back(layout.product(from_size, weights[e], to_size, bias(2 * e + which)));
       p.args.input = {static_cast<const char*>(from) + done * from_size * (from_bf16 ? 2 : 4), from_bf16, from_size, 0};
@@ -119,11 +124,12 @@ at::Tensor experts(const at::Tensor& input_in, const at::Tensor& chosen_in, cons
   };
 
   const auto run = [&](int64_t begin, int64_t end) {
-    const int64_t* const place = routes.places.data() + routes.starts[begin];
-    const int64_t rows = routes.starts[end] - routes.starts[begin];
-    if (rows == 0) return;
+    const int64_t* const place = routes.places.data() + begin;
+    const int64_t rows = end - begin;
     float* const taken = reinterpret_cast<float*>(gathered.of(rows * size * 4));
-    for (int64_t r = 0; r < rows; ++r) std::memcpy(taken + r * size, row + place[r] / each * size, size * 4);
+    at::parallel_for(0, rows, kGrain / size + 1, [&](int64_t first, int64_t last) {
+      for (int64_t r = first; r < last; ++r) std::memcpy(taken + r * size, row + place[r] / each * size, size * 4);
+    });
     at::Tensor limited;
     const void* halves = nullptr;
     if (gate.in_pairs()) {
@@ -143,17 +149,20 @@ at::Tensor experts(const at::Tensor& input_in, const at::Tensor& chosen_in, cons
     float* const result = reinterpret_cast<float*>(results.of(rows * size * 4));
     multiply_each(begin, end, down, 1, halves, layout.rounds(), half, size,
                   [&](Product& p, int64_t done) { p.to(After::store, result + done * size, size, false); });
-    for (int64_t r = 0; r < rows; ++r) {
-      float* const to = sum + place[r] / each * size;
-      const float by = factor[place[r]], *const from = result + r * size;
-      for (int64_t i = 0; i < size; ++i) to[i] += by * from[i];
-    }
+    at::parallel_for(0, size, kGrain / rows + 1, [&](int64_t first, int64_t last) { // columns: rows may be of one token
+      for (int64_t r = 0; r < rows; ++r) {
+        float* const to = sum + place[r] / each * size;
+        const float by = factor[place[r]], *const from = result + r * size;
+        for (int64_t i = first; i < last; ++i) to[i] += by * from[i];
+      }
+    });
   };
   const auto run_all = [&] {
-    for (int64_t begin = 0, end = 0; begin < count; begin = end) { // as many experts at once as have few rows
-      for (int64_t rows = 0; end < count && (end == begin || rows + routes.rows(end) <= kRowsAtOnce); ++end) {
-        rows += routes.rows(end);
-      }
+    const int64_t all = routes.starts[count];
+    for (int64_t begin = 0, end = 0; begin < all; begin = end) {
+      int64_t expert = routes.expert_at(begin); // as many experts at once as have few rows
+      while (expert < count && routes.starts[expert + 1] - begin <= kRowsAtOnce) end = routes.starts[++expert];
+      if (end == begin) end = std::min(begin + kMostRows, routes.starts[expert + 1]);
       run(begin, end);
     }
   };

@@ -76,6 +76,19 @@ def test_it_computes_what_each_expert_does(stored, precision, gating, bias):
         )
 
 
+@pytest.mark.parametrize("gating", GATINGS[1:])
+def test_many_rows_are_those_of_fewer(gating):
+    """However many of them an expert takes at once."""
+    _, _, run = made(torch.bfloat16, "bf16", gating, bias=True)
+    tokens = 7000
+    rows, factors = random(tokens, SIZE), random(tokens, 3, seed=1)
+    generator = torch.Generator().manual_seed(2)
+    uneven = torch.rand(tokens, EXPERTS, generator=generator) * torch.tensor([9.0, 1.0, 1.0, 0.1, 3.0])
+    chosen = uneven.topk(3).indices
+    parts = [run(*part) for part in zip(*(each.split(97) for each in (rows, chosen, factors)), strict=True)]
+    assert torch.equal(run(rows, chosen, factors), torch.cat(parts))
+
+
 def test_no_token_and_no_expert():
     _, _, run = made(torch.bfloat16, "bf16", GATINGS[0], bias=False)
     assert run(random(0, SIZE), torch.zeros(0, 2, dtype=torch.int64), random(0, 2)).shape == (0, SIZE)
@@ -92,6 +105,8 @@ def test_bad_operands_are_named():
         run(rows, chosen[:2], factors)
     with pytest.raises(RuntimeError, match=r"expected float32 \[T, E\]"):
         run(rows.double(), chosen, factors)
+    with pytest.raises(RuntimeError, match="with E > 0"):
+        run(rows[:, :0], chosen, factors)
     with pytest.raises(RuntimeError, match="packed for another size"):
         run(random(3, 2 * SIZE), chosen, factors)
     with pytest.raises(InputError, match="two weights of each expert"):

@@ -32,7 +32,7 @@ class Gating:
 
     Attributes:
         activation: "silu" or "gelu_tanh" of the first half, times the second half; or `CLAMPED` (GPT-OSS), of gates g
-            and values u that alternate: ``(clamp(u, -limit, limit) + 1) * g * sigmoid(factor * g)`` with g at most limit.
+            and values u that alternate: ``(clamp(u, -limit, limit) + 1) * g * sigmoid(factor * g)``, g at most limit.
         constants: factor and limit of `CLAMPED`.
     """
 
