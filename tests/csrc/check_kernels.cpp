@@ -391,6 +391,10 @@ std::vector<uint8_t> file_rows(BlockFormat format, int64_t rows, int64_t size, R
   for (size_t at = 0; at < out.size(); at += file_bytes(format)) {
     const bool two = format == BlockFormat::q4_1 || format == BlockFormat::q5_1 || format == BlockFormat::q4_k ||
                      format == BlockFormat::q5_k;
+    if (format == BlockFormat::mxfp4) { // the exponent of a power of two
+      out[at] = static_cast<uint8_t>(random.next() % 16 == 0 ? random.next() % 3 : 118 + random.next() % 4);
+      continue;
+    }
     const size_t first = format == BlockFormat::q6_k ? 208 : format == BlockFormat::q3_k ? 108 : 0;
     for (const size_t half : {first, first + 2}) {
       if (half > first && !two) continue;
