@@ -182,6 +182,8 @@ CASES = {
 
 def damaged(data: st.DataObject, value):
     """Return another value of one argument: other indices, another size, type or layout, or none at all."""
+    if isinstance(value, list) and not value:
+        return data.draw(st.sampled_from([None, [0.5], [normal(3)], [normal(64), None]]), label="list")
     if isinstance(value, list):
         place = data.draw(st.integers(0, len(value) - 1), label="part")
         return [damaged(data, part) if i == place else part for i, part in enumerate(value)]
