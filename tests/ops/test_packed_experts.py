@@ -76,6 +76,23 @@ def test_it_computes_what_each_expert_does(stored, precision, gating, bias):
         )
 
 
+@pytest.mark.parametrize(("precision", "bound"), [("float32", 1e-5), ("bf16x3", 1e-4), ("bf16", 2e-2), ("int16", 1e-3)])
+def test_sizes_that_fill_no_strip_against_float64(precision, bound):
+    size, half, gating = 70, 45, Gating(CLAMPED, (1.7, 0.5))
+    matrices = [
+        (random(2 * half, size, seed=i) / size**0.5, random(size, half, seed=9 + i) / half**0.5) for i in range(3)
+    ]
+    first, second = ([Weight(prepare(pair[i], precision), None) for pair in matrices] for i in (0, 1))
+    rows, factors = random(33, size, seed=5), random(33, 2, seed=6)
+    chosen = torch.stack([torch.randperm(3)[:2] for _ in range(33)])
+    want = torch.zeros(33, size, dtype=torch.float64)
+    for token, place in torch.ones(33, 2).nonzero().tolist():
+        inner, down = (matrix.double() for matrix in matrices[chosen[token, place]])
+        want[token] += factors[token, place].double() * (gating(rows[token].double() @ inner.T) @ down.T)
+    got = PackedExperts(first, second, gating)(rows, chosen, factors)
+    assert (got - want).abs().max() <= bound * want.abs().max()
+
+
 @pytest.mark.parametrize("gating", GATINGS[1:])
 def test_many_rows_are_those_of_fewer(gating):
     """However many of them an expert takes at once."""

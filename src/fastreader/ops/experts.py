@@ -14,6 +14,7 @@ from fastreader.ops.decoder_layer import Weight
 from fastreader.ops.extension import define
 from fastreader.ops.linear.cpu import GATE_MULTIPLE
 from fastreader.ops.operands import check_activation
+from fastreader.ops.pointwise.torch_impl import gate_torch
 
 CLAMPED = "clamped"
 
@@ -31,8 +32,8 @@ class Gating:
     """How the first product of an expert, [T, 2I], becomes the second's input, [T, I].
 
     Attributes:
-        activation: "silu" or "gelu_tanh" of the first half, times the second half; or `CLAMPED` (GPT-OSS), of gates g
-            and values u that alternate: ``(clamp(u, -limit, limit) + 1) * g * sigmoid(factor * g)``, g at most limit.
+        activation: "silu" or "gelu_tanh" of the first half, times the second half; or `CLAMPED`, GPT-OSS's, where gates
+            g and values u alternate: ``(clamp(u, -limit, limit) + 1) * h * sigmoid(factor * h)``, h = min(g, limit).
         constants: factor and limit of `CLAMPED`.
     """
 
@@ -42,11 +43,7 @@ class Gating:
     def __call__(self, product: Tensor) -> Tensor:
         """Compute it in plain PyTorch."""
         if self.activation != CLAMPED:
-            gate, up = product.chunk(2, dim=-1)
-            active = torch.nn.functional.silu(gate)
-            if self.activation == "gelu_tanh":
-                active = torch.nn.functional.gelu(gate, approximate="tanh")
-            return active * up
+            return gate_torch(*product.chunk(2, dim=-1), self.activation)
         factor, limit = self.constants
         gate, up = product[..., ::2].clamp(max=limit), product[..., 1::2].clamp(-limit, limit)
         return (up + 1) * (gate * torch.sigmoid(gate * factor))

@@ -76,7 +76,7 @@ class _Traces:
         return [self._trace(start) for start in self._draft.starts]
 
     def needs_all(self, name: str) -> bool:
-        """Return whether a trial of this module needs all layers: rather once the others could not do without it."""
+        """Return whether a trial of this module needs a run of all layers, which trials of others may make needless."""
         return bool(self.first) and self.first[0].get(name) is None
 
     def calls(self, name: str) -> list[Any]:
