@@ -43,7 +43,8 @@ class Gating:
     def __call__(self, product: Tensor) -> Tensor:
         """Compute it in plain PyTorch."""
         if self.activation != CLAMPED:
-            return gate_torch(*product.chunk(2, dim=-1), self.activation)
+            gates, values = product.chunk(2, dim=-1)
+            return gate_torch(gates, values, self.activation)
         factor, limit = self.constants
         gate, up = product[..., ::2].clamp(max=limit), product[..., 1::2].clamp(-limit, limit)
         return (up + 1) * (gate * torch.sigmoid(gate * factor))
