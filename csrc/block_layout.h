@@ -2,8 +2,10 @@
 //
 // Each strip of 32 rows holds its columns in records of 32, so that a product reads it once, in order. A record holds,
 // for 32 rows side by side: the low bits of the integers, their high bits, halves (scale, and offset if there is one), and
-// small integers that scale a half of the strip's head (8 records share it). Low bits come as int32 per row with 2
-// columns side by side in its halves: bits 4t.. of word g are columns 8g + 2t and 8g + 2t + 1.
+// small integers that scale a half before the record, which 8 of them share. Low bits come as int32 per row with 2
+// columns side by side in its halves: bits 4t.. of word g are columns 8g + 2t and 8g + 2t + 1. So every other four bits of a
+// word are four columns in its bytes, and eight bits or the high bits of these are in the same bytes: in word j or from bit
+// j or 2j on for the j-th four.
 #pragma once
 
 #include <cstdint>
@@ -50,7 +52,13 @@ constexpr int64_t record_bytes(const BlockShape& s) {
   return low_bytes(s) + high_bytes(s) + 64 * s.halves + 32 * s.smalls;
 }
 constexpr int64_t super_bytes(const BlockShape& s) { return 64 * s.supers; }
-// A strip: the halves of all its groups of 8 records, then the records.
+// Where a strip has the record of a column, and the halves that it shares with 7 others.
+constexpr int64_t record_at(const BlockShape& s, int64_t column) {
+  return column / kRecord * record_bytes(s) + (column / (kRecord * kSuper) + 1) * super_bytes(s);
+}
+constexpr int64_t super_at(const BlockShape& s, int64_t column) {
+  return column / (kRecord * kSuper) * (kSuper * record_bytes(s) + super_bytes(s));
+}
 constexpr int64_t strip_bytes(const BlockShape& s, int64_t padded_size) {
   return padded_size / kRecord * record_bytes(s) + padded_size / (kRecord * kSuper) * super_bytes(s);
 }

@@ -111,6 +111,13 @@ uint32_t split_bits(uint32_t bits) {
   return bits;
 }
 
+// Of four groups of `bits` in each half, move the last two to its upper byte.
+template <int bits>
+uint32_t by_bytes(uint32_t groups) {
+  constexpr uint32_t kFirst = 0x00010001 * ((1 << 2 * bits) - 1);
+  return (groups & kFirst) | (groups & kFirst << 2 * bits) << (8 - 2 * bits);
+}
+
 // Write the integers of a block's record into that of its row, straight from the bytes that hold them.
 template <BlockFormat FORMAT>
 void write_values(const uint8_t* block, int record_index, int64_t row, uint8_t* record) {
@@ -121,9 +128,10 @@ void write_values(const uint8_t* block, int record_index, int64_t row, uint8_t* 
   uint32_t high[2] = {};
   for (int group = 0; group < 4; ++group) { // of 8 columns
     if constexpr (FORMAT == BlockFormat::q8_0) {
-      for (int half = 0; half < 2; ++half) { // the middle bytes change places
-        const uint32_t four = load<uint32_t>(block + 2 + 8 * group + 4 * half);
-        put(0, 2 * group + half, (four & 0xff0000ff) | (four >> 8 & 0xff00) | (four & 0xff00) << 8);
+      const uint64_t bytes = load<uint64_t>(block + 2 + 8 * group);
+      for (int odd = 0; odd < 2; ++odd) {
+        const auto first = static_cast<uint32_t>(bytes >> 16 * odd), last = static_cast<uint32_t>(bytes >> (32 + 16 * odd));
+        put(0, 2 * group + odd, (first & 0xff) | (last & 0xff) << 8 | (first & 0xff00) << 8 | (last & 0xff00) << 16);
       }
     } else if constexpr (block_size(FORMAT) == kRecord) { // the second half of the columns has the high bits of the bytes
       const uint8_t* const bytes = block + (FORMAT == BlockFormat::mxfp4 ? 1 : 2 * shape.halves + 4 * shape.high);
@@ -138,14 +146,19 @@ void write_values(const uint8_t* block, int record_index, int64_t row, uint8_t* 
       const int half = record_index / 4, part = record_index % 4;
       const uint8_t *low = block + 64 * half + 32 * (part % 2), *top = block + 128 + 32 * half;
       put(0, group, gather<4>(load<uint64_t>(low + 8 * group), 4 * (part / 2)));
-      high[group / 2] |= gather<2>(load<uint64_t>(top + 8 * group), 2 * part) << group % 2 * 8;
+      high[group / 2] |= by_bytes<2>(gather<2>(load<uint64_t>(top + 8 * group), 2 * part)) << group % 2 * 4;
     } else {
       const uint8_t* const low = block + 16 + 32 * shape.high + 32 * (record_index / 2);
       put(0, group, gather<4>(load<uint64_t>(low + 8 * group), 4 * (record_index % 2)));
-      if constexpr (shape.high == 1) high[0] |= gather<1>(load<uint64_t>(block + 16 + 8 * group), record_index) << 4 * group;
+      if constexpr (shape.high == 1) {
+        high[0] |= by_bytes<1>(gather<1>(load<uint64_t>(block + 16 + 8 * group), record_index)) << 2 * group;
+      }
     }
   }
-  if constexpr (shape.high == 1 && block_size(FORMAT) == kRecord) high[0] = split_bits(load<uint32_t>(block + 2 * shape.halves));
+  if constexpr (shape.high == 1 && block_size(FORMAT) == kRecord) {
+    const uint32_t bits = split_bits(load<uint32_t>(block + 2 * shape.halves));
+    for (int group = 0; group < 4; ++group) high[0] |= by_bytes<1>(bits >> 4 * group & 0x000f000f) << 2 * group;
+  }
   for (int word = 0; word < shape.high; ++word) put(low_bytes(shape), word, high[word]);
 }
 
@@ -154,8 +167,7 @@ bool finite(uint16_t half) { return (half & 0x7c00) != 0x7c00; }
 template <BlockFormat FORMAT>
 bool pack_strip(const uint8_t* rows, int64_t row_bytes, int64_t count, int64_t size, uint8_t* out) {
   constexpr const BlockShape& shape = kBlockShapes[static_cast<int>(FORMAT)];
-  constexpr int64_t each = block_size(FORMAT), records = record_bytes(shape);
-  uint8_t* const first = out + size / (kRecord * kSuper) * super_bytes(shape);
+  constexpr int64_t each = block_size(FORMAT);
   bool sound = true;
   if (count < kStrip) std::memset(out, 0, strip_bytes(shape, size));
   Scales scales;
@@ -165,10 +177,10 @@ bool pack_strip(const uint8_t* rows, int64_t row_bytes, int64_t count, int64_t s
       read_scales<FORMAT>(from, scales);
       for (int i = 0; i < shape.halves + shape.supers; ++i) sound = sound && (shape.bf16 || finite(scales.halves[i]));
       for (int i = 0; i < shape.supers; ++i) {
-        std::memcpy(out + column / each * super_bytes(shape) + 64 * i + 2 * row, &scales.halves[i], 2);
+        std::memcpy(out + super_at(shape, column) + 64 * i + 2 * row, &scales.halves[i], 2);
       }
       for (int k = 0; k < each / kRecord; ++k) {
-        uint8_t* const record = first + (column / kRecord + k) * records;
+        uint8_t* const record = out + record_at(shape, column + k * kRecord);
         write_values<FORMAT>(from, k, row, record);
         uint8_t* rest = record + low_bytes(shape) + high_bytes(shape);
         for (int i = 0; i < shape.halves; ++i) std::memcpy(rest + 64 * i + 2 * row, &scales.halves[i], 2);

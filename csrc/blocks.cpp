@@ -110,10 +110,10 @@ at::Tensor blocks_unpack(const at::Tensor& packed, int64_t width, int64_t size, 
       const int64_t low = std::max(first, strip * kStrip), high = std::min(first + count, (strip + 1) * kStrip);
       for (int64_t k = 0; k < size; k += kRecord) {
         if (high - low == kStrip) {
-          kernels.unpack_block(blocks, size, strip, k, to + (low - first) * size + k, size);
+          kernels.unpack_block(blocks, strip, k, to + (low - first) * size + k, size);
           continue;
         }
-        kernels.unpack_block(blocks, size, strip, k, rows, kRecord);
+        kernels.unpack_block(blocks, strip, k, rows, kRecord);
         for (int64_t row = low; row < high; ++row) {
           std::memcpy(to + (row - first) * size + k, rows + row % kStrip * kRecord, kRecord * sizeof(float));
         }
@@ -139,7 +139,7 @@ at::Tensor blocks_rows(const at::Tensor& packed, int64_t width, int64_t size, co
     alignas(64) float rows[kRecord * kStrip];
     for (int64_t i = begin; i < end; ++i) {
       for (int64_t k = 0; k < size; k += kRecord) {
-        kernels.unpack_block(blocks, size, id[i] / kStrip, k, rows, kRecord);
+        kernels.unpack_block(blocks, id[i] / kStrip, k, rows, kRecord);
         std::memcpy(to + i * size + k, rows + id[i] % kStrip * kRecord, kRecord * sizeof(float));
       }
     }

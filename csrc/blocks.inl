@@ -80,6 +80,19 @@ FR_INLINE vi look_up(vi codes) {
   return (vi)((v_i16)(found << 8) >> 8); // the upper byte of each has been looked up too
 }
 
+#if FR_VNNI
+// Return what codes stand for in a table, four in each lane, plus 128.
+template <const int8_t* TABLE>
+FR_INLINE vi look_up_bytes(vi codes) {
+  const __m128i table = _mm_xor_si128(_mm_loadu_si128(reinterpret_cast<const __m128i*>(TABLE)), _mm_set1_epi8(-128));
+#if FR_AVX512
+  return (vi)_mm512_shuffle_epi8(_mm512_broadcast_i32x4(table), (__m512i)codes);
+#else
+  return (vi)_mm256_shuffle_epi8(_mm256_broadcastsi128_si256(table), (__m256i)codes);
+#endif
+}
+#endif
+
 // The record of 32 columns of a strip, from lane `lane` on.
 template <BlockFormat FORMAT>
 struct Record {
@@ -88,16 +101,13 @@ struct Record {
   static constexpr bool kSmallScales = kShape.smalls > 0 && kShape.supers == 1; // within the integers
   static constexpr int64_t kHighAt = low_bytes(kShape), kHalvesAt = kHighAt + high_bytes(kShape);
   static constexpr int64_t kSmallsAt = kHalvesAt + 64 * kShape.halves;
-  static constexpr int64_t kBytes = record_bytes(kShape), kSuperBytes = super_bytes(kShape);
+  static constexpr int64_t kBytes = record_bytes(kShape);
 
   const char* record;
   const char* super;
 
-  FR_MEMBER Record(const char* strip, int64_t padded_size, int64_t column) {
-    const int64_t supers = padded_size / (kRecord * kSuper) * kSuperBytes;
-    record = strip + supers + column / kRecord * kBytes;
-    super = strip + column / (kRecord * kSuper) * kSuperBytes;
-  }
+  FR_MEMBER Record(const char* strip, int64_t column)
+      : record(strip + record_at(kShape, column)), super(strip + super_at(kShape, column)) {}
 
   FR_MEMBER vi small(int which, int64_t lane) const {
     return widen_bytes(record + kSmallsAt + 32 * which + lane);
@@ -145,32 +155,59 @@ struct Record {
         both[half] = wide << 16 | (wide & fill(int32_t{0xffff}));
       }
     }
-    constexpr int kWords = kShape.low, kEach = 16 / kWords; // of the low bits, and pairs in each
-#pragma GCC unroll 8
-    for (int word = 0; word < kWords; ++word) {
+#pragma GCC unroll 16
+    for (int pair = 0; pair < 16; ++pair) {
+      const int quad = pair / 4 * 2 + pair % 2, byte = pair % 4 / 2; // that its columns are in, see `quads`
+      const int word = kShape.low == 8 ? quad : pair / 4, t = kShape.low == 8 ? byte : pair % 4;
       const vi bits = load(low + word * kStrip);
-#pragma GCC unroll 4
-      for (int t = 0; t < kEach; ++t) {
-        const int pair = word * kEach + t;
-        vi value;
-        if constexpr (kShape.low == 8) {
-          value = (vi)((v_i16)(t == 0 ? bits << 8 : bits) >> 8);
-        } else {
-          value = bits >> 4 * t;
-          if constexpr (!LOOSE) value &= fill(int32_t{0x000f000f});
-        }
-        if constexpr (kShape.high == 1) {
-          value |= to_fourth(load(high), pair) & fill(int32_t{0x00100010});
-        } else if constexpr (kShape.high == 2) {
-          value |= to_fourth(load(high + pair / 8 * kStrip), pair % 8 * 2) & fill(int32_t{0x00300030});
-        }
-        if constexpr (kShape.table != nullptr && !LOOSE) value = look_up<kShape.table>(value);
-        if constexpr (kShape.base > 0 && !RAW) value = (vi)((v_i16)value - (v_i16)fill(int32_t{kShape.base << 16 | kShape.base}));
-        if constexpr (kSmallScales && !RAW) value = (vi)((v_i16)value * (v_i16)both[pair / 8]);
-        body(pair, value);
+      vi value;
+      if constexpr (kShape.low == 8) {
+        value = (vi)((v_i16)(t == 0 ? bits << 8 : bits) >> 8);
+      } else {
+        value = bits >> 4 * t;
+        if constexpr (!LOOSE) value &= fill(int32_t{0x000f000f});
       }
+      if constexpr (kShape.high == 1) {
+        value |= to_fourth(load(high), 8 * byte + quad) & fill(int32_t{0x00100010});
+      } else if constexpr (kShape.high == 2) {
+        value |= to_fourth(load(high + quad / 4 * kStrip), 8 * byte + quad % 4 * 2) & fill(int32_t{0x00300030});
+      }
+      if constexpr (kShape.table != nullptr && !LOOSE) value = look_up<kShape.table>(value);
+      if constexpr (kShape.base > 0 && !RAW) value = (vi)((v_i16)value - (v_i16)fill(int32_t{kShape.base << 16 | kShape.base}));
+      if constexpr (kSmallScales && !RAW) value = (vi)((v_i16)value * (v_i16)both[pair / 8]);
+      body(pair, value);
     }
   }
+
+#if FR_VNNI
+  // What `quads` leaves to be subtracted from its integers.
+  static constexpr int kByteBase = kShape.low == 8 || kShape.table != nullptr ? 128 : kShape.base;
+
+  // Call body(quad, integers) for `COUNT` of the 8 fours of columns, from `FIRST` on: in the bytes of each lane the integers
+  // of columns c, c + 4, c + 1 and c + 5 without a sign, where c is quad / 2 * 8 + quad % 2 * 2.
+  template <int FIRST, int COUNT, typename Body>
+  FR_MEMBER void quads(int64_t lane, const Body& body) const {
+    const int32_t* low = reinterpret_cast<const int32_t*>(record) + lane;
+    const int32_t* high = reinterpret_cast<const int32_t*>(record + kHighAt) + lane;
+#pragma GCC unroll 8
+    for (int quad = FIRST; quad < FIRST + COUNT; ++quad) {
+      vi value;
+      if constexpr (kShape.low == 8) {
+        value = load(low + quad * kStrip) ^ fill(static_cast<int32_t>(0x80808080));
+      } else {
+        const vi bits = load(low + quad / 2 * kStrip);
+        value = (quad % 2 == 0 ? bits : bits >> 4) & fill(int32_t{0x0f0f0f0f});
+      }
+      if constexpr (kShape.high == 1) {
+        value |= to_fourth(load(high), quad) & fill(int32_t{0x10101010});
+      } else if constexpr (kShape.high == 2) {
+        value |= to_fourth(load(high + quad / 4 * kStrip), quad % 4 * 2) & fill(int32_t{0x30303030});
+      }
+      if constexpr (kShape.table != nullptr) value = look_up_bytes<kShape.table>(value);
+      body(quad, value);
+    }
+  }
+#endif
 
 #if FR_BF16 && FR_AVX512
   // Call body(pair, integers) like `pairs`, with `base` subtracted and as bf16, which holds integers of 8 bits.
@@ -287,11 +324,10 @@ constexpr int64_t kAhead = 4; // records between the one that is unpacked and th
 
 // Unpack columns begin to end of a strip, multiples of 32, to the start of `out`.
 template <typename T, int TERMS>
-FR_INLINE void unpack_columns(const BlockStrip& strip, int64_t padded_size, int64_t begin, int64_t end,
-                              const UnpackedPart<T>& out) {
+FR_INLINE void unpack_columns(const BlockStrip& strip, int64_t begin, int64_t end, const UnpackedPart<T>& out) {
   by_format(strip.format, [&]<BlockFormat FORMAT>() __attribute__((always_inline)) {
     for (int64_t column = begin; column < end; column += kRecord) {
-      const Record<FORMAT> record(strip.data, padded_size, column);
+      const Record<FORMAT> record(strip.data, column);
       constexpr int64_t bytes = Record<FORMAT>::kBytes;
       for (int64_t line = 0; line < bytes; line += 64) __builtin_prefetch(record.record + kAhead * bytes + line, 0, 3);
       unpack_record<FORMAT, T, TERMS>(record, out, column - begin);
@@ -302,12 +338,11 @@ FR_INLINE void unpack_columns(const BlockStrip& strip, int64_t padded_size, int6
 #if FR_EXACT
 // Unpack columns begin to end of a strip as bf16 integers, with a scale and an offset for every 32 columns, or 2 scales if
 // halves of a record have their own.
-FR_INLINE void unpack_integers(const BlockStrip& strip, int64_t padded_size, int64_t begin, int64_t end,
-                               const UnpackedPart<bf16>& out) {
+FR_INLINE void unpack_integers(const BlockStrip& strip, int64_t begin, int64_t end, const UnpackedPart<bf16>& out) {
   by_format(strip.format, [&]<BlockFormat FORMAT>() __attribute__((always_inline)) {
     using Of = Record<FORMAT>;
     for (int64_t column = begin; column < end; column += kRecord) {
-      const Of record(strip.data, padded_size, column);
+      const Of record(strip.data, column);
       for (int64_t line = 0; line < Of::kBytes; line += 64) {
         __builtin_prefetch(record.record + kAhead * Of::kBytes + line, 0, 3);
       }
@@ -337,9 +372,9 @@ FR_INLINE bool has_offsets(BlockFormat format) {
   return shape.halves == 2 || shape.supers == 2;
 }
 
-void unpack_block(const Blocks& blocks, int64_t padded_size, int64_t strip, int64_t column, float* out, int64_t stride) {
+void unpack_block(const Blocks& blocks, int64_t strip, int64_t column, float* out, int64_t stride) {
   alignas(64) float columns[kRecord * kStrip];
-  unpack_columns<float, 1>(strip_of(blocks, strip), padded_size, column, column + kRecord, {columns, 0, nullptr, nullptr});
+  unpack_columns<float, 1>(strip_of(blocks, strip), column, column + kRecord, {columns, 0, nullptr, nullptr});
   for (int64_t row = 0; row < kStrip; row += 16) {
     for (int64_t c = 0; c < kRecord; c += 16) {
       transpose16(columns + c * kStrip + row, kStrip, out + row * stride + c, stride);

@@ -146,6 +146,17 @@ FR_INLINE vi dot_pairs(vi sum, vi a, vi b) {
 #endif
 }
 
+#if FR_VNNI
+// Return sum + the products of the four bytes in each lane, those of `a` without a sign.
+FR_INLINE vi dot_bytes(vi sum, vi a, vi b) {
+#if FR_AVX512
+  return (vi)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)a, (__m512i)b);
+#else
+  return (vi)_mm256_dpbusd_avx_epi32((__m256i)sum, (__m256i)a, (__m256i)b);
+#endif
+}
+#endif
+
 template <typename T>
 FR_INLINE vi fill_pair(const T* pair) {
   int32_t both;

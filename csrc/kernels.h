@@ -155,6 +155,13 @@ struct LinearArgs {
   bool out_bf16;
 };
 
+// Of which rows a workspace has the operands, from an earlier task of the same thread; none at first.
+struct Held {
+  const LinearArgs* args;
+  int64_t block;
+  int32_t rest; // blocks of inputs of which one scale left something
+};
+
 struct PackArgs {
   Source weight; // [F, E]
   int64_t width, size, padded_size, strips;
@@ -245,14 +252,14 @@ struct Kernels {
   // Pack one strip of 32 weight rows.
   void (*pack_weight)(const PackArgs&, int64_t strip, void* workspace);
   // Multiply one block of rows by one slice of the weight.
-  void (*linear)(const LinearArgs&, int64_t block, int64_t slice, void* workspace);
+  void (*linear)(const LinearArgs&, int64_t block, int64_t slice, void* workspace, Held* held);
   // Do the same with a weight of blocks.
-  void (*linear_blocks)(const LinearArgs&, int64_t block, int64_t slice, void* workspace);
+  void (*linear_blocks)(const LinearArgs&, int64_t block, int64_t slice, void* workspace, Held* held);
   // Write a strip of a weight of blocks to where `pack_weight` puts it: null if the operands have scales, or unpacking them
   // takes little beside a product.
   void (*unpack_strip)(const LinearArgs&, int64_t strip, void* packed);
   // Write the values of 32 rows (a strip) and 32 columns from `column` on, rows `stride` apart.
-  void (*unpack_block)(const Blocks&, int64_t padded_size, int64_t strip, int64_t column, float* out, int64_t stride);
+  void (*unpack_block)(const Blocks&, int64_t strip, int64_t column, float* out, int64_t stride);
   // Run the token-wise ops on rows begin to end.
   void (*rms_norm)(const NormArgs&, int64_t begin, int64_t end);
   void (*rotary)(const RotaryArgs&, int64_t begin, int64_t end);

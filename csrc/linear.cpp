@@ -122,10 +122,12 @@ void multiply_all(at::ArrayRef<Product*> products) {
     bytes = std::max(bytes, multiply_workspace(*p->kernels, a));
   }
   const Kernels& kernels = *products[0]->kernels;
-  run_tasks(kernels, count, bytes, [&](int64_t i, void* workspace) {
+  static_assert(sizeof(Held) <= kClearedBytes);
+  run_tasks(kernels, count, kClearedBytes + bytes, [&](int64_t i, void* workspace) {
     const auto after = std::upper_bound(cuts.begin(), cuts.end(), i, [](int64_t task, const Cut& c) { return task < c.first; });
     const Cut& cut = *(after - 1);
-    multiply_task(kernels, *cut.args, (i - cut.first) / cut.slices, (i - cut.first) % cut.slices, workspace);
+    multiply_task(kernels, *cut.args, (i - cut.first) / cut.slices, (i - cut.first) % cut.slices,
+                  static_cast<char*>(workspace) + kClearedBytes, static_cast<Held*>(workspace));
   });
 }
 

@@ -34,9 +34,11 @@ Product product_of(const at::Tensor& input, const at::Tensor& packed, int64_t wi
                    const std::optional<at::Tensor>& bias, const InputPrecision& input_precision, c10::string_view weight_type,
                    c10::string_view isa);
 
-// Multiply one block of rows by one slice of the weight, and return the workspace that this takes.
-inline void multiply_task(const Kernels& kernels, const LinearArgs& a, int64_t block, int64_t slice, void* workspace) {
-  (a.blocks.count > 0 ? kernels.linear_blocks : kernels.linear)(a, block, slice, workspace);
+// Multiply one block of rows by one slice of the weight, and return the workspace that this takes. With `held` the rows are
+// made to operands only if they are not those of the task before.
+inline void multiply_task(const Kernels& kernels, const LinearArgs& a, int64_t block, int64_t slice, void* workspace,
+                          Held* held = nullptr) {
+  (a.blocks.count > 0 ? kernels.linear_blocks : kernels.linear)(a, block, slice, workspace, held);
 }
 inline int64_t multiply_workspace(const Kernels& kernels, const LinearArgs& a) {
   return (a.blocks.count > 0 ? kernels.linear_blocks_workspace : kernels.linear_workspace)(a);

@@ -37,7 +37,7 @@ FR_INLINE void stage_blocks(const LogprobArgs& a, int64_t first, const int64_t* 
   for (int64_t k = 0; k < a.padded_size; k += kRecord) {
     for (int64_t i = 0; i < count; ++i) {
       const int64_t id = ids != nullptr ? ids[i] : first + i;
-      if (ids != nullptr || i == 0) unpack_block(a.weight_blocks, a.padded_size, id / kStrip, k, rows, kRecord);
+      if (ids != nullptr || i == 0) unpack_block(a.weight_blocks, id / kStrip, k, rows, kRecord);
       load_row<T, TW>(rows + id % kStrip * kRecord, false, kRecord, kRecord, out + i * a.padded_size + k, term);
     }
   }

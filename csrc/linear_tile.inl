@@ -69,8 +69,12 @@ FR_INLINE float scale_values(const float* values, int16_t* out, bool* coarse = n
     most = larger(most, larger(x, -x));
     odd |= x - x != vf{}; // an infinity or a NaN
   }
+#if FR_AVX512
+  const float largest = _mm512_reduce_max_ps((__m512)most);
+#else
   float largest = 0;
   for (int i = 0; i < kWidth; ++i) largest = most[i] > largest ? most[i] : largest;
+#endif
   const bool finite = !any(odd);
   if (coarse != nullptr) {
     const vf bound = fill(largest / kCoarse);
@@ -161,7 +165,7 @@ template <typename T, int TERMS>
 void unpack_strip(const LinearArgs& a, int64_t strip, void* packed) {
   const int64_t size = kStrip * a.padded_size;
   const UnpackedPart<T> out{static_cast<T*>(packed) + strip * size, a.strips * size, nullptr, nullptr};
-  unpack_columns<T, TERMS>(strip_of(a.blocks, strip), a.padded_size, 0, a.padded_size, out);
+  unpack_columns<T, TERMS>(strip_of(a.blocks, strip), 0, a.padded_size, out);
 }
 
 // What the integers of one scale leave of some blocks of 32 inputs: again integers and a scale each, found from the block's
@@ -173,13 +177,37 @@ struct Rest {
   int32_t count;
 };
 
+// How many rows are multiplied by a record's integers of 14 bits as it is read; for more, records are unpacked into the
+// first cache.
+constexpr int64_t kFewRows = FR_NEON ? 0 : kStrip;
+
+#if FR_VNNI
+// Split 32 integers x into bytes, x = 256 upper + lower, and write those of every 8 in the order of `quads`: the upper and
+// the lower ones of values 0, 4, 1 and 5, then of 2, 6, 3 and 7.
+FR_INLINE void split_bytes(int16_t* values) {
+  const __m128i order = _mm_setr_epi8(1, 9, 3, 11, 0, 8, 2, 10, 5, 13, 7, 15, 4, 12, 6, 14);
+  const __m128i half = _mm_set1_epi16(128);
+  for (int i = 0; i < kScaled; i += 8) {
+    __m128i* const eight = reinterpret_cast<__m128i*>(values + i);
+    // 128 is added so that the upper byte is rounded to the nearest, and taken from the lower one, which has a sign.
+    const __m128i both = _mm_xor_si128(_mm_add_epi16(_mm_loadu_si128(eight), half), half);
+    _mm_storeu_si128(eight, _mm_shuffle_epi8(both, order));
+  }
+}
+#endif
+
 // Write the sums of 32 values and of their last 16, negated, and return the sum of all times their scale.
 FR_INLINE float sum_of(const int16_t* values, float scale, int32_t* totals) {
+#if FR_AVX512
+  const __m512i pairs = _mm512_madd_epi16((__m512i)load(reinterpret_cast<const int32_t*>(values)), _mm512_set1_epi16(1));
+  const int32_t first = _mm512_mask_reduce_add_epi32(0x00ff, pairs), last = _mm512_mask_reduce_add_epi32(0xff00, pairs);
+#else
   int32_t first = 0, last = 0;
   for (int64_t c = 0; c < kScaled / 2; ++c) {
     first += values[c];
     last += values[kScaled / 2 + c];
   }
+#endif
   totals[0] = -(first + last);
   totals[1] = -last;
   return static_cast<float>(first + last) * scale;
@@ -223,11 +251,11 @@ FR_INLINE void sum_rows(const bf16* values, int64_t stride, int64_t count, float
 // Load up to 32 rows with every 32 columns together, [padded / 32][32][32]: the data of one step of a product are then
 // contiguous, and 32 rows of any depth do not compete for a few sets of the cache. Scales are [padded / 32][32], and so are
 // the sums of 32 values of integers, which a weight with offsets needs; those of the integers themselves are `totals`. Row 0
-// is row `at` of `rest`.
+// is row `at` of `rest`. If `bytes`, integers are split into them.
 template <typename F>
 FR_INLINE void stage_columns(const Source& source, int64_t first, int64_t count, int64_t size, int64_t padded,
                              typename F::Input* out, int64_t term_stride, float* scales, float* sums,
-                             int32_t* totals, const float* factors, Rest& rest, int64_t at) {
+                             int32_t* totals, const float* factors, Rest& rest, int64_t at, bool bytes) {
   using T = typename F::Input;
   const int64_t width = source.bf16 ? 2 : 4;
   const int64_t computed = computed_rows<T>(count); // the others are not read
@@ -256,6 +284,11 @@ FR_INLINE void stage_columns(const Source& source, int64_t first, int64_t count,
           rest.next[rest.count] = rest.first[k / kScaled];
           rest.first[k / kScaled] = rest.count++;
         }
+#if FR_VNNI
+        if constexpr (kBlocks<F>) {
+          if (bytes) split_bytes(to);
+        }
+#endif
       } else {
         load_row<T, F::TI>(row + k * width, source.bf16, lesser(kStrip, size - k), kStrip, to, term_stride);
       }
@@ -272,6 +305,7 @@ struct Rows {
   const float *scales, *sums; // [padded / 32][32] each: of the staged, or the sums of all rows of bf16
   const int32_t* totals; // [padded / 32][32][2]
   int64_t padded, term;
+  bool few; // at most `kFewRows`
   float* wide; // memory for a widened chunk of a strip
   UnpackedPart<typename F::Input> part; // and for an unpacked one
   Rest rest;
@@ -304,7 +338,7 @@ FR_INLINE void add_rest(const LinearArgs& a, const Rows<F>& rows, int64_t strip,
     const int16_t* weight;
     const float* scales;
     if constexpr (kBlocks<F>) {
-      if (!unpacked) unpack_columns<int16_t, 1>(strip_of(a.blocks, strip), a.padded_size, from, from + kScaled, rows.part);
+      if (!unpacked) unpack_columns<int16_t, 1>(strip_of(a.blocks, strip), from, from + kScaled, rows.part);
       const int64_t at = unpacked ? from - low : 0;
       weight = rows.part.values + at * kStrip;
       scales = rows.part.scales + at;
@@ -321,9 +355,6 @@ FR_INLINE void add_rest(const LinearArgs& a, const Rows<F>& rows, int64_t strip,
   }
 }
 
-// How many rows are multiplied by a record's integers of 14 bits as it is read; for more, records are unpacked into the
-// first cache.
-constexpr int64_t kFewRows = FR_NEON ? 0 : kStrip;
 
 // Multiply rows by one strip of a weight of blocks, which is read once, in order.
 template <typename F>
@@ -331,7 +362,10 @@ FR_INLINE void multiply_records(const LinearArgs& a, const Rows<F>& rows, int64_
                                 float* out, int64_t out_stride, bool add) {
   const BlockStrip packed = strip_of(a.blocks, strip);
   using T = typename F::Input;
-  constexpr int64_t chunk = kSuper * kRecord; // columns that share a half
+  // More rows than pass at once read the columns that share a half again, from the first cache. Where one scale left
+  // something, it is added after these columns, so that sums have one order.
+  const bool parts = end - begin > 4 || (kScales<F> && rows.rest.count > 0);
+  const int64_t chunk = parts ? kSuper * kRecord : a.padded_size;
   for (int64_t from = 0; from < a.padded_size; from += chunk) {
     const int64_t past = lesser(from + chunk, a.padded_size);
     for (int64_t row = begin; row < end; row += kStrip) {
@@ -344,7 +378,7 @@ FR_INLINE void multiply_records(const LinearArgs& a, const Rows<F>& rows, int64_
       }
       by_format(packed.format, [&]<BlockFormat FORMAT>() __attribute__((always_inline)) {
         by_rows(computed, [&]<int R>(int64_t r) __attribute__((always_inline)) {
-          rows_records<FORMAT, R>(packed.data, a.padded_size, from, past, left, r, to + r * out_stride, out_stride);
+          rows_records<FORMAT, R>(packed.data, from, past, left, r, to + r * out_stride, out_stride);
         });
       });
     }
@@ -365,7 +399,7 @@ FR_INLINE void multiply_integers(const LinearArgs& a, const Rows<F>& rows, int64
   const int64_t chunk = shape.supers > 0 ? kSuper * kRecord : even;
   for (int64_t from = 0; from < a.padded_size; from += chunk) {
     const int64_t depth = lesser(chunk, a.padded_size - from);
-    unpack_integers(packed, a.padded_size, from, from + depth, rows.part);
+    unpack_integers(packed, from, from + depth, rows.part);
     for (int64_t row = begin; row < end; row += kStrip) {
       const bool direct = row < rows.direct_rows;
       const bf16* const left = direct ? rows.direct + row * rows.direct_stride + from
@@ -409,14 +443,14 @@ FR_INLINE void multiply_unpacked(const LinearArgs& a, const Rows<F>& rows, int64
 #endif
     return multiply_records<F>(a, rows, strip, begin, end, out, out_stride, add);
   } else if constexpr (kScales<F>) {
-    if (end - begin <= kFewRows) return multiply_records<F>(a, rows, strip, begin, end, out, out_stride, add);
+    if (rows.few) return multiply_records<F>(a, rows, strip, begin, end, out, out_stride, add);
   }
   const BlockStrip packed = strip_of(a.blocks, strip);
   const bool offsets = has_offsets(packed.format);
   const int64_t chunk = end - begin > FR_ROWS ? kDepth<F> : kChunkStep<F>;
   for (int64_t from = 0; from < a.padded_size; from += chunk) {
     const int64_t depth = lesser(chunk, a.padded_size - from);
-    unpack_columns<T, F::TW>(packed, a.padded_size, from, from + depth, rows.part);
+    unpack_columns<T, F::TW>(packed, from, from + depth, rows.part);
     const Operand<T, F::TW> right{rows.part.values, rows.part.term_stride};
     for (int64_t row = begin; row < end; row += kStrip) {
       float* to = out + (row - begin) * out_stride;
@@ -618,32 +652,21 @@ FR_INLINE bool any_offsets(const Blocks& blocks) {
   return any;
 }
 
+// Make the rows of a block that are no operands yet into operands.
 template <typename F>
-void linear(const LinearArgs& a, int64_t block, int64_t slice, void* workspace) {
+FR_INLINE void stage_block(const LinearArgs& a, int64_t begin, int64_t rows, const LinearSpace<F>& space, Rows<F>& operand) {
   using T = typename F::Input;
-  LinearSpace<F> space{};
-  LinearSpace<F>::layout(a, workspace, &space);
-  const int64_t begin = block * a.row_block, rows = lesser(a.row_block, a.rows - begin);
-  const int64_t term = a.row_block * a.padded_size;
-  Rows<F> operand{nullptr, 0, 0, space.staged, space.scales, space.sums, space.totals, a.padded_size,
-                  term, space.wide, space.part, space.rest};
   if constexpr (kScales<F>) {
     for (int64_t k = 0; k < a.padded_size / kScaled; ++k) operand.rest.first[k] = -1;
   }
-  if constexpr (std::is_same_v<T, bf16> && F::TI == 1) {
-    if (a.input.bf16 && a.size == a.padded_size && (!kExact<F> || rows > kStrip)) {
-      operand.direct = static_cast<const bf16*>(row_of(a.input, begin, 0));
-      operand.direct_stride = a.input.token_stride;
-      operand.direct_rows = rows / kStrip * kStrip;
-    }
-  }
   for (int64_t row = operand.direct_rows; row < rows; row += kStrip) {
     const int64_t at = (row - operand.direct_rows) * a.padded_size;
-    stage_columns<F>(a.input, begin + row, lesser(kStrip, rows - row), a.size, a.padded_size, space.staged + at, term,
+    stage_columns<F>(a.input, begin + row, lesser(kStrip, rows - row), a.size, a.padded_size, space.staged + at, operand.term,
                      kScales<F> ? space.scales + at / kStrip : nullptr,
                      kScales<F> && kBlocks<F> ? space.sums + at / kStrip : nullptr,
                      kScales<F> && kBlocks<F> ? space.totals + 2 * at / kStrip : nullptr,
-                     kScales<F> && !kBlocks<F> ? column_factors<F>(a, a.packed) : nullptr, operand.rest, row);
+                     kScales<F> && !kBlocks<F> ? column_factors<F>(a, a.packed) : nullptr, operand.rest, row,
+                     rows <= kByteRows);
   }
 #if FR_EXACT
   if constexpr (kExact<F>) {
@@ -658,6 +681,30 @@ void linear(const LinearArgs& a, int64_t block, int64_t slice, void* workspace) 
     }
   }
 #endif
+}
+
+template <typename F>
+void linear(const LinearArgs& a, int64_t block, int64_t slice, void* workspace, Held* held) {
+  using T = typename F::Input;
+  LinearSpace<F> space{};
+  LinearSpace<F>::layout(a, workspace, &space);
+  const int64_t begin = block * a.row_block, rows = lesser(a.row_block, a.rows - begin);
+  const int64_t term = a.row_block * a.padded_size;
+  Rows<F> operand{nullptr, 0, 0, space.staged, space.scales, space.sums, space.totals, a.padded_size,
+                  term, rows <= kFewRows, space.wide, space.part, space.rest};
+  if constexpr (std::is_same_v<T, bf16> && F::TI == 1) {
+    if (a.input.bf16 && a.size == a.padded_size && (!kExact<F> || rows > kStrip)) {
+      operand.direct = static_cast<const bf16*>(row_of(a.input, begin, 0));
+      operand.direct_stride = a.input.token_stride;
+      operand.direct_rows = rows / kStrip * kStrip;
+    }
+  }
+  if (held != nullptr && held->args == &a && held->block == block) {
+    operand.rest.count = held->rest;
+  } else {
+    stage_block<F>(a, begin, rows, space, operand);
+    if (held != nullptr) *held = {&a, block, operand.rest.count};
+  }
   const int64_t strips = a.after == After::gate ? a.strips / 2 : a.strips;
   const int64_t low = slice * a.slice_strips, high = lesser(low + a.slice_strips, strips);
   float* const buffer = space.buffer;

@@ -6,6 +6,7 @@
 #include <ATen/Parallel.h>
 
 #include <atomic>
+#include <cstring>
 #include <optional>
 #include <string>
 
@@ -56,17 +57,25 @@ void on_threads(int64_t threads, const Work& work) {
 #endif
 }
 
+constexpr int64_t kClearedBytes = 64; // of each thread's workspace, before its first task
+
+inline void clear_workspace(char* workspace, int64_t bytes) {
+  if (bytes > 0) std::memset(workspace, 0, kClearedBytes);
+}
+
 // Run task(i, workspace) for every i on the threads of a crew.
 template <typename Task>
 void run_tasks_on(Crew& crew, const Kernels& kernels, int64_t count, int64_t bytes, const Task& task) {
   char* const base = crew.memory(crew.threads() * bytes);
   if (count == 1) { // another thread's start would only be waited for
+    clear_workspace(base, bytes);
     kernels.enter();
     task(0, base);
     return kernels.leave();
   }
   const auto work = [&](int64_t thread, int64_t first) {
     int64_t done = 0;
+    clear_workspace(base + thread * bytes, bytes);
     kernels.enter();
     for (int64_t i = first; i >= 0; i = crew.take(), ++done) task(i, base + thread * bytes);
     kernels.leave();
@@ -78,7 +87,8 @@ void run_tasks_on(Crew& crew, const Kernels& kernels, int64_t count, int64_t byt
             }, &work});
 }
 
-// Run task(i, workspace) for every i; tasks start in order, each on a free thread. Tasks are independent, so results
+// Run task(i, workspace) for every i, with a workspace of each thread, 4096 bytes or more unless none is asked for;
+// tasks start in order, each on a free thread. Tasks are independent, so results
 // depend neither on the number of threads nor on the order.
 template <typename Task>
 void run_tasks(const Kernels& kernels, int64_t count, int64_t workspace_bytes, const Task& task) {
@@ -90,6 +100,7 @@ void run_tasks(const Kernels& kernels, int64_t count, int64_t workspace_bytes, c
   char* base = reinterpret_cast<char*>(round_up(reinterpret_cast<int64_t>(memory.data_ptr()), 64));
   std::atomic<int64_t> next{0};
   on_threads(threads, [&](int64_t thread) {
+    clear_workspace(base + thread * bytes, bytes);
     kernels.enter();
     for (int64_t i = next++; i < count; i = next++) task(i, base + thread * bytes);
     kernels.leave();

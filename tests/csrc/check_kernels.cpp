@@ -256,7 +256,7 @@ void check_linear(const Kernels& kernels, Mode mode, const Shape& s, After after
   kernels.enter();
   for (int64_t block = 0; block * s.row_block < s.rows; ++block) {
     for (int64_t slice = 0; slice * a.slice_strips < strips; ++slice) {
-      kernels.linear(a, block, slice, workspace.get());
+      kernels.linear(a, block, slice, workspace.get(), nullptr);
     }
   }
   kernels.leave();
@@ -487,10 +487,11 @@ void check_blocks(Isa isa, const Kernels& kernels, Mode mode, const Shape& s, Bl
     if (after == After::add) out.floats = before;
     b.out = out.data();
     Memory workspace(once ? kernels.linear_workspace(b) : kernels.linear_blocks_workspace(b));
+    Held held{}; // as a thread that gets all tasks
     kernels.enter();
     for (int64_t block = 0; block * s.row_block < s.rows; ++block) {
       for (int64_t slice = 0; slice * a.slice_strips < strips; ++slice) {
-        (once ? kernels.linear : kernels.linear_blocks)(b, block, slice, workspace.get());
+        (once ? kernels.linear : kernels.linear_blocks)(b, block, slice, workspace.get(), &held);
       }
     }
     kernels.leave();
@@ -538,7 +539,7 @@ void check_poisoned(const Kernels& kernels, Mode mode, float poison, Report& rep
   a.out_stride = width;
   Memory workspace(kernels.linear_workspace(a));
   kernels.enter();
-  kernels.linear(a, 0, 0, workspace.get());
+  kernels.linear(a, 0, 0, workspace.get(), nullptr);
   kernels.leave();
   Check& check = report[std::string("not finite ") + name_of(mode)];
   for (int64_t i = 0; i < rows * width; ++i) check.add(std::isfinite(out[i]), i / width != 2, 0.5);

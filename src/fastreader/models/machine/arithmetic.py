@@ -43,7 +43,8 @@ ALLOWED: dict[str, tuple[Products, ...]] = {
 }
 VARIABLE = "FASTREADER_PRODUCTS"
 _GAIN = 1.3  # of a rounded product over float32, below which float32 is worth more; and of int16 over bf16
-_SLOWER = 1.5  # that a way may be in many rows of weights that keep a file's integers, if it gains `_GAIN` in few
+_FEW_GAIN = 1.5  # of int16 over bf16 in one row of weights in cache; in memory they differ less
+_SLOWER = 1.5  # that a way may be in many rows of weights that keep a file's integers, if it gains in few
 _ROWS, _DEPTH, _WIDTH = 256, 576, 1536
 _FEW = " (1 row of Q4_0)"  # ends the names of the rates at which one text is written from such weights
 _REPEATS, _SECONDS = 3, 0.03  # least number of rounds, and the time after which no other begins
@@ -200,7 +201,7 @@ def _keeps_pace(rates: Rates) -> bool:
     """Return whether int16 is worth more than bf16 for weights that keep integers: by few rows, if many lose little."""
     if rates["int16"] >= _GAIN * rates.get("bf16", 0.0):
         return True
-    few = rates["int16" + _FEW] >= _GAIN * rates.get("bf16" + _FEW, 0.0)
+    few = rates["int16" + _FEW] >= _FEW_GAIN * rates.get("bf16" + _FEW, 0.0)
     return few and rates["int16"] * _SLOWER >= rates.get("bf16", 0.0)
 
 
