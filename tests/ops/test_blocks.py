@@ -129,7 +129,7 @@ def test_int16_rounds_only_the_inputs(name, isa, monkeypatch):
     depth = 768 if FORMATS[name][0] == 256 else 800  # the last columns do not fill a chunk
     weight, values = packed(name, 96, depth)
     whole = None
-    for rows in (200, *range(1, 18), 32, 33):
+    for rows in (200, *range(1, 18), 32, 33, 34, 63, 70):
         inputs = torch.randn(200, depth, generator=torch.Generator().manual_seed(1))[:rows]
         inputs *= torch.logspace(-3, 3, depth)
         ours = linear(inputs, prepare(BlockTensor(weight), "int16"), precision="int16")
