@@ -3,6 +3,9 @@
 // Up to how many rows of integers of 14 bits are multiplied as bytes, which are unpacked in fewer steps and joined in more.
 constexpr int64_t kByteRows = FR_VNNI ? 2 : 0;
 
+// Up to how many vectors of sums leave enough registers to read a record for all lanes at once.
+constexpr int64_t kSumsAtOnce = 8;
+
 // What the rows of a product are beside a weight of blocks, as `rows_scaled` takes them: row r of 32 columns at
 // values + r * 32 (up to `kByteRows` as `split_bytes` leaves them), and the sums of all and of the last 16, negated, at
 // totals + 2 r. Rows of bf16 have sums alone.
@@ -127,8 +130,7 @@ template <BlockFormat FORMAT, int R, typename T>
 __attribute__((noinline)) void rows_records(const char* strip, int64_t begin, int64_t end,
                                             const RecordRows<T>& a, int64_t row, float* c, int64_t ldc) {
   using Of = Record<FORMAT>;
-  // Vectors of lanes that a record is read for: all, so that it is read in order, if the sums leave enough registers.
-  constexpr int kLanes = R * kVectors <= 8 ? kVectors : 1;
+  constexpr int kLanes = R * kVectors <= kSumsAtOnce ? kVectors : 1; // vectors of lanes that a record is read for
   for (int64_t lane = 0; lane < kStrip; lane += kLanes * kWidth) {
     vf sum[kLanes][R];
 #pragma GCC unroll 4

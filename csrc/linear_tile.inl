@@ -355,7 +355,6 @@ FR_INLINE void add_rest(const LinearArgs& a, const Rows<F>& rows, int64_t strip,
   }
 }
 
-
 // Multiply rows by one strip of a weight of blocks, which is read once, in order.
 template <typename F>
 FR_INLINE void multiply_records(const LinearArgs& a, const Rows<F>& rows, int64_t strip, int64_t begin, int64_t end,
@@ -364,7 +363,7 @@ FR_INLINE void multiply_records(const LinearArgs& a, const Rows<F>& rows, int64_
   using T = typename F::Input;
   // More rows than pass at once read the columns that share a half again, from the first cache. Where one scale left
   // something, it is added after these columns, so that sums have one order.
-  const bool parts = end - begin > 4 || (kScales<F> && rows.rest.count > 0);
+  const bool parts = (end - begin) * kVectors > kSumsAtOnce || (kScales<F> && rows.rest.count > 0);
   const int64_t chunk = parts ? kSuper * kRecord : a.padded_size;
   for (int64_t from = 0; from < a.padded_size; from += chunk) {
     const int64_t past = lesser(from + chunk, a.padded_size);
