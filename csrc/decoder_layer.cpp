@@ -121,14 +121,15 @@ LayerIn::LayerIn(int64_t hidden, const LayerInParts& parts, const Heads& heads_i
 }
 
 void LayerIn::emit(const Kernels& kernels, const HeadRows& out, int64_t some, int64_t begin, int64_t count,
-                   const float* from, const Angles& angles) const {
+                   const float* from, const Angles& angles, bool hadamard) const {
   const int64_t rotated = angles.size(), stride = product.args.width;
   const int64_t together = out.index == nullptr ? count : 1; // rows that lie one after the other
   for (int64_t r = begin; r < begin + count; r += together, from += together * stride) {
     const float* cosine = rotated > 0 ? angles.cosine.const_data_ptr<float>() + r * rotated : nullptr;
     const float* sine = rotated > 0 ? angles.sine.const_data_ptr<float>() + r * rotated : nullptr;
-    kernels.rotary({from, stride, heads.size, some, heads.size, rotated, cosine, sine, rotated, out.row(r), out.bf16}, 0,
-                   together);
+    const RotaryArgs a{from,   stride, heads.size, some,       heads.size, rotated,
+                       cosine, sine,   rotated,    out.row(r), out.bf16,   hadamard};
+    kernels.rotary(a, 0, together);
   }
 }
 
@@ -141,9 +142,9 @@ void LayerIn::run(const at::Tensor& stream, const Angles& angles, const HeadRows
     float* const keys = projected + heads.query * heads.size;
     query_norm(kernels, projected, count, width, heads.query * heads.size);
     key_norm(kernels, keys, count, width, heads.key * heads.size);
-    emit(kernels, query, heads.query, begin, count, projected, angles);
-    emit(kernels, key, heads.key, begin, count, keys, angles);
-    emit(kernels, value, heads.key, begin, count, keys + heads.key * heads.size, {});
+    emit(kernels, query, heads.query, begin, count, projected, angles, query.bf16);
+    emit(kernels, key, heads.key, begin, count, keys, angles, key.bf16);
+    emit(kernels, value, heads.key, begin, count, keys + heads.key * heads.size, {}, false);
   };
   if (shared_by_threads(rows)) {
     float* const wide = reinterpret_cast<float*>(buffers.wide.of(rows * width * 4));

@@ -78,7 +78,8 @@ struct LayerInParts {
   double head_epsilon;
 };
 
-// Norm, joined projections, norms of heads and rotary embedding.
+// Norm, joined projections, norms of heads and rotary embedding. Queries and keys that are rounded to bf16 are multiplied
+// by a Hadamard matrix first (ops/pointwise/api.py).
 struct LayerIn {
   LayerIn(int64_t hidden, const LayerInParts& parts, const Heads& heads, const Layout& layout);
   void run(const at::Tensor& stream, const Angles& angles, const HeadRows& query, const HeadRows& key,
@@ -91,7 +92,7 @@ struct LayerIn {
 
  private:
   void emit(const Kernels& kernels, const HeadRows& out, int64_t some, int64_t begin, int64_t count, const float* from,
-            const Angles& angles) const;
+            const Angles& angles, bool hadamard) const;
 };
 
 struct LayerOutParts {

@@ -188,8 +188,13 @@ struct RotaryArgs {
   const float *cosine, *sine; // [T, rotated]
   int64_t angle_stride;
   void* out; // [T, H, D] contiguous
-  bool out_bf16;
+  bool out_bf16, hadamard;
 };
+
+// Return the size of the Hadamard matrices by which a head's values are multiplied: the largest power of two that
+// divides the head's size.
+constexpr int64_t kMostHadamard = 1024;
+inline int64_t hadamard_block(int64_t size) { return size > kMostHadamard ? 1 : size & -size; }
 
 struct GateArgs {
   const float* gate; // [T, F]

@@ -35,8 +35,8 @@ at::Tensor rms_norm(const at::Tensor& input_in, const at::Tensor& weight_in, dou
   return out;
 }
 
-at::Tensor rotary(const at::Tensor& input_in, const at::Tensor& cosine_in, const at::Tensor& sine_in, bool to_bf16,
-                  c10::string_view isa) {
+at::Tensor rotary(const at::Tensor& input_in, const at::Tensor& cosine_in, const at::Tensor& sine_in, bool hadamard,
+                  bool to_bf16, c10::string_view isa) {
   TORCH_CHECK(input_in.dim() == 3 && input_in.scalar_type() == at::kFloat, "rotary: the CPU kernel takes float32 ",
               "[T, H, D], got ", input_in.sizes(), " ", input_in.scalar_type());
   TORCH_CHECK(cosine_in.dim() == 2 && cosine_in.sizes() == sine_in.sizes() && cosine_in.size(0) == input_in.size(0) &&
@@ -50,7 +50,7 @@ at::Tensor rotary(const at::Tensor& input_in, const at::Tensor& cosine_in, const
   const RotaryArgs a{input.const_data_ptr<float>(), input.stride(0),   input.stride(1),
                      input.size(1),                 input.size(2),     cosine.size(1),
                      cosine.const_data_ptr<float>(), sine.const_data_ptr<float>(), cosine.size(1),
-                     out.mutable_data_ptr(),        to_bf16};
+                     out.mutable_data_ptr(),        to_bf16,           hadamard};
   const Kernels& kernels = any_kernels(isa);
   over_rows(kernels, input.size(0), a.heads * a.size * 4,
             [&](int64_t begin, int64_t end) { kernels.rotary(a, begin, end); });

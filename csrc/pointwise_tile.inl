@@ -61,10 +61,80 @@ void rms_norm(const NormArgs& a, int64_t begin, int64_t end) {
   a.out_bf16 ? norm_rows<bf16>(a, begin, end) : norm_rows<float>(a, begin, end);
 }
 
+// Return sums of each two lanes that are STRIDE apart in the first one's place, and differences in the second's.
+template <int STRIDE, size_t... LANE>
+FR_INLINE vf butterfly(vf x, std::index_sequence<LANE...>) {
+  const vf sign = {((LANE & STRIDE) != 0 ? -1.0f : 1.0f)...};
+#ifdef __clang__
+  return __builtin_shufflevector(x, x, (LANE ^ STRIDE)...) + sign * x;
+#else
+  return __builtin_shuffle(x, vi{static_cast<int32_t>(LANE ^ STRIDE)...}) + sign * x;
+#endif
+}
+
+template <int STRIDE>
+FR_INLINE vf butterflies(vf x) {
+  if constexpr (STRIDE < kWidth) {
+    return butterflies<2 * STRIDE>(butterfly<STRIDE>(x, std::make_index_sequence<kWidth>()));
+  } else {
+    return x;
+  }
+}
+
+// Multiply a block of VECTORS vectors by a Hadamard matrix, in registers.
+template <int VECTORS>
+FR_INLINE void hadamard_block_of(float* x, vf scale) {
+  vf v[VECTORS];
+#pragma GCC unroll 16
+  for (int i = 0; i < VECTORS; ++i) v[i] = load(x + i * kWidth) * scale;
+#pragma GCC unroll 4
+  for (int stride = 1; stride < VECTORS; stride *= 2) {
+#pragma GCC unroll 16
+    for (int i = 0; i < VECTORS; ++i) {
+      if ((i & stride) != 0) continue;
+      const vf low = v[i], high = v[i + stride];
+      v[i] = low + high;
+      v[i + stride] = low - high;
+    }
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < VECTORS; ++i) store(x + i * kWidth, butterflies<1>(v[i]));
+}
+
+// Multiply each block of a head's values by a Hadamard matrix over the square root of its size (Sylvester's form).
+FR_INLINE void hadamard_row(float* x, int64_t size) {
+  const int64_t block = hadamard_block(size);
+  const float scale = 1.0f / __builtin_sqrtf(static_cast<float>(block));
+  int64_t done = 1; // the size of the blocks that are multiplied
+  if (block < kWidth) {
+    for (int64_t i = 0; i < size; ++i) x[i] *= scale;
+  } else {
+    const int64_t vectors = block / kWidth;
+    done = vectors < 8 ? block : 8 * kWidth;
+    for (int64_t i = 0; i < size; i += done) {
+      switch (vectors) {
+        case 1: hadamard_block_of<1>(x + i, fill(scale)); break;
+        case 2: hadamard_block_of<2>(x + i, fill(scale)); break;
+        case 4: hadamard_block_of<4>(x + i, fill(scale)); break;
+        default: hadamard_block_of<8>(x + i, fill(scale));
+      }
+    }
+  }
+  for (; done < block; done *= 2) {
+    for (int64_t first = 0; first < size; first += 2 * done) {
+      for (int64_t i = first; i < first + done; i += kWidth) {
+        const int64_t n = first + done - i;
+        const vf low = load_some(x + i, n), high = load_some(x + i + done, n);
+        store_some(x + i, low + high, n);
+        store_some(x + i + done, low - high, n);
+      }
+    }
+  }
+}
+
 template <typename O>
-FR_INLINE void rotate_row(const RotaryArgs& a, int64_t token, int64_t head) {
+FR_INLINE void rotate_values(const RotaryArgs& a, int64_t token, int64_t head, O* out) {
   const float* x = a.input + token * a.token_stride + head * a.head_stride;
-  O* out = static_cast<O*>(a.out) + (token * a.heads + head) * a.size;
   const int64_t half = a.rotated / 2;
   for (int64_t i = 0; i < half; i += kWidth) {
     const int64_t n = half - i;
@@ -75,6 +145,16 @@ FR_INLINE void rotate_row(const RotaryArgs& a, int64_t token, int64_t head) {
     store_some(out + half + i, high * load_some(cosine + half, n) + low * load_some(sine + half, n), n);
   }
   for (int64_t i = a.rotated; i < a.size; i += kWidth) store_some(out + i, load_some(x + i, a.size - i), a.size - i);
+}
+
+template <typename O>
+FR_INLINE void rotate_row(const RotaryArgs& a, int64_t token, int64_t head) {
+  O* out = static_cast<O*>(a.out) + (token * a.heads + head) * a.size;
+  if (!a.hadamard || hadamard_block(a.size) == 1) return rotate_values(a, token, head, out);
+  alignas(64) float row[kMostHadamard];
+  rotate_values(a, token, head, row);
+  hadamard_row(row, a.size);
+  for (int64_t i = 0; i < a.size; i += kWidth) store_some(out + i, load_some(row + i, a.size - i), a.size - i);
 }
 
 void rotary(const RotaryArgs& a, int64_t begin, int64_t end) {

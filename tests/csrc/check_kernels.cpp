@@ -563,18 +563,20 @@ void check_norm(const Kernels& kernels, int64_t size, bool half, Report& report)
   }
 }
 
-void check_rotary(const Kernels& kernels, int64_t size, int64_t rotated, bool half, Report& report) {
+void check_rotary(const Kernels& kernels, int64_t size, int64_t rotated, bool hadamard, bool half, Report& report) {
   Random random(size + rotated);
   constexpr int64_t tokens = 3, heads = 2;
   const Vector input = random.normals(tokens * heads * size), cosine = random.normals(tokens * rotated);
   const Vector sine = random.normals(tokens * rotated);
   Output out(tokens * heads * size, half);
   const RotaryArgs a{input.data(), heads * size,  size,    heads,      size, rotated,
-                     cosine.data(), sine.data(), rotated, out.data(), half};
+                     cosine.data(), sine.data(), rotated, out.data(), half, hadamard};
   kernels.rotary(a, 0, tokens);
+  const int64_t block = hadamard ? hadamard_block(size) : 1;
   for (int64_t t = 0; t < tokens; ++t) {
     for (int64_t h = 0; h < heads; ++h) {
       const float* x = input.data() + (t * heads + h) * size;
+      std::vector<double> values(size), bounds(size);
       for (int64_t i = 0; i < size; ++i) {
         const int64_t half_size = rotated / 2, other = i < half_size ? i + half_size : i - half_size;
         double expected = x[i], bound = 0;
@@ -584,8 +586,21 @@ void check_rotary(const Kernels& kernels, int64_t size, int64_t rotated, bool ha
           expected = i < half_size ? own - turned : own + turned;
           bound = 3 * kFloat * (std::fabs(own) + std::fabs(turned));
         }
+        values[i] = expected;
+        bounds[i] = bound;
+      }
+      for (int64_t i = 0; i < size; ++i) {
+        const int64_t first = i / block * block;
+        double expected = 0, bound = 0;
+        for (int64_t j = first; j < first + block; ++j) {
+          const double sign = __builtin_popcountll((i - first) & (j - first)) % 2 != 0 ? -1 : 1;
+          const double share = 1 / std::sqrt(static_cast<double>(block));
+          expected += share * sign * values[j];
+          bound += share * (bounds[j] + (block > 1 ? 12 * kFloat * std::fabs(values[j]) : 0));
+        }
         bound += half ? kHalf * std::fabs(expected) : 0;
-        report[std::string("rotary") + to_bf16(half)].add(out[(t * heads + h) * size + i], expected, bound + 1e-30);
+        const std::string name = std::string("rotary") + (hadamard ? ", Hadamard" : "") + to_bf16(half);
+        report[name].add(out[(t * heads + h) * size + i], expected, bound + 1e-30);
       }
     }
   }
@@ -1100,8 +1115,11 @@ void check_isa(Isa isa, Report& report) {
       }
     }
     for (const bool half : {false, true}) {
-      check_rotary(*kernels, 64, 64, half, report);
-      check_rotary(*kernels, 20, 6, half, report);
+      for (const bool hadamard : {false, true}) {
+        check_rotary(*kernels, 64, 64, hadamard, half, report);
+        check_rotary(*kernels, 20, 6, hadamard, half, report);
+        check_rotary(*kernels, 96, 32, hadamard, half, report);
+      }
     }
     if (kernels->attend_row != nullptr) {
       for (const int64_t groups : {1, 2, 3, 7}) {

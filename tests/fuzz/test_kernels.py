@@ -171,8 +171,12 @@ def test_pointwise(drawn, data):
     heads, turned = d.size(0, 4, "heads"), 2 * d.size(0, size // 2, "angles / 2")
     angles = d.tensor(rows, turned), d.tensor(rows, turned)
     states = d.tensor(rows, heads, size)
-    got = rotary(states, *angles, bf16=bf16, impl="cpu")
-    torch.testing.assert_close(got.float(), rotary(states, *angles, impl="reference"), **allowed)
+    hadamard = d.choice((False, True), "hadamard")
+    got = rotary(states, *angles, hadamard=hadamard, bf16=bf16, impl="cpu")
+    want = rotary(states, *angles, hadamard=hadamard, impl="reference")
+    if hadamard:  # sums round by their largest terms
+        allowed["atol"] += allowed["rtol"] * float(want.abs().max()) if want.numel() else 0.0
+    torch.testing.assert_close(got.float(), want, **allowed)
 
 
 def near(got: Tensor, want: Tensor, precision: str, allowed: Tensor | None = None) -> None:
@@ -261,18 +265,22 @@ def test_decoder_layer(drawn, data):
         angles=angles,
     )
     norms = head_norms and (head_norms.query, head_norms.key, head_norms.epsilon)
+    spread = precision == "bf16"
+    shape = {"heads": heads, "key_heads": key_heads}
     want = decoder_layer_in_reference(
-        stream, norm, epsilon, plain["projections"], heads=heads, key_heads=key_heads, head_norms=norms, angles=angles
+        *(stream, norm, epsilon, plain["projections"]), **shape, head_norms=norms, angles=angles, hadamard=spread
     )
     bounds: list[Tensor | None] = [None, None, None]
     if head_norms is not None and rows:
-        plainly = decoder_layer_in_reference(
-            stream, norm, epsilon, plain["projections"], heads=heads, key_heads=key_heads, head_norms=None, angles=None
-        )
+        plainly = decoder_layer_in_reference(stream, norm, epsilon, plain["projections"], **shape)
         for i, weight in enumerate((head_norms.query, head_norms.key)):
             bounds[i] = after_norm(plainly[i], weight, epsilon, precision)
             if angles is not None:
                 bounds[i] *= 2 * max(1.0, *(float(angle.abs().max()) for angle in angles if angle.numel()), 0.0)
+            if spread:  # a sum over a block, over the square root of its size
+                block = size & -size
+                sums = bounds[i].unflatten(-1, (-1, block)).sum(-1, keepdim=True) / block**0.5
+                bounds[i] = sums.expand(*sums.shape[:-1], block).flatten(-2)
     for mine, theirs, bound in zip(got, want, bounds, strict=True):
         near(mine, theirs, precision, bound)
     rest = {"norm": norm, "epsilon": epsilon, "activation": "silu"}

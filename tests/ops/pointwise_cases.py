@@ -40,9 +40,9 @@ def gated(x: Tensor, up: Tensor, activation: str) -> Tensor:
     return (F.silu(wide) if activation == "silu" else F.gelu(wide, approximate="tanh")) * up.double()
 
 
-def heads_of(tokens: int, heads: int, size: int) -> Tensor:
+def heads_of(tokens: int, heads: int, size: int, seed: int = 0) -> Tensor:
     """Draw [T, H, D] with strided rows, like a part of joined queries, keys and values."""
-    return random(tokens, heads * size + 16)[:, 16:].unflatten(1, (heads, size))
+    return random(tokens, heads * size + 16, seed=seed)[:, 16:].unflatten(1, (heads, size))
 
 
 def halves_of(rows: int, size: int) -> tuple[Tensor, Tensor]:

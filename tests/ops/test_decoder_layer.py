@@ -33,7 +33,7 @@ def assert_near(got: Tensor, want: Tensor, precision: str) -> None:
     assert (got.double() - want).abs().max() <= ALLOWED[precision] * want.abs().max()
 
 
-def reference(case: Case) -> tuple[tuple[Tensor, Tensor, Tensor], Tensor]:
+def reference(case: Case, hadamard: bool = False) -> tuple[tuple[Tensor, Tensor, Tensor], Tensor]:
     """Return queries, keys and values, and the stream after the layer, in float64."""
     plain = {name: (weight, case.biases[name]) for name, weight in case.plain.items()}
     norms = case.head_norms and (case.head_norms.query, case.head_norms.key, case.head_norms.epsilon)
@@ -43,6 +43,7 @@ def reference(case: Case) -> tuple[tuple[Tensor, Tensor, Tensor], Tensor]:
         key_heads=KEY_HEADS,
         head_norms=norms,
         angles=case.angles,
+        hadamard=hadamard,
     )
     rest = {"norm": case.second, "epsilon": EPSILON, "inner": plain["inner"], "activation": "silu"}
     return before, decoder_layer_out_reference(case.stream, case.attended, plain["out"], down=plain["down"], **rest)
@@ -79,7 +80,7 @@ def test_the_reference_against_transformers_and_pytorch(biases, norms):
 @pytest.mark.parametrize(("biases", "norms"), [(False, "none"), (True, "head"), (True, "flat")])
 def test_against_the_reference(isa, rows, precision, biases, norms):
     case = Case(rows, precision, biases=biases, norms=norms)
-    before, after = reference(case)
+    before, after = reference(case, hadamard=precision == "bf16")
     for got, want in zip(case.before(), before, strict=True):
         assert got.dtype == (torch.bfloat16 if precision == "bf16" else torch.float32)
         assert_near(got, want, precision)
@@ -96,7 +97,7 @@ def test_the_bits_of_the_ops_it_is_made_of(isa, rows, precision):
     projected = linear(first, weight.packed, weight.bias, precision=precision)
     parts = torch.split(projected, [HEADS * SIZE, KEY_HEADS * SIZE, KEY_HEADS * SIZE], dim=1)
     query, key, value = (part.unflatten(1, (-1, SIZE)) for part in parts)
-    want = [rotary(query, *case.angles, bf16=bf16), rotary(key, *case.angles, bf16=bf16), value]
+    want = [*(rotary(each, *case.angles, hadamard=bf16, bf16=bf16) for each in (query, key)), value]
     for got, expected in zip(case.before(), want, strict=True):
         assert torch.equal(got, expected.to(got.dtype))
 

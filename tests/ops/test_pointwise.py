@@ -46,6 +46,43 @@ def test_rotary_is_transformers(monkeypatch, isa, tokens, heads, size, width):
 
 @no_extension
 @pytest.mark.parametrize("isa", available())
+@pytest.mark.parametrize(
+    ("size", "block"), [(64, 64), (128, 128), (96, 32), (40, 8), (20, 4), (7, 1), (1024, 1024), (1026, 1)]
+)
+def test_hadamard_matrices_by_their_definition(monkeypatch, isa, size, block):
+    monkeypatch.setenv("FASTREADER_CPU_ISA", isa)
+    query, key, width = heads_of(5, 3, size), heads_of(5, 3, size, seed=7), 6
+    angles = random(5, width, seed=1), random(5, width, seed=2)
+    signs = [[(-1.0) ** (i & j).bit_count() for j in range(block)] for i in range(block)]
+    matrix = torch.block_diag(*[torch.tensor(signs).double() / block**0.5] * (size // block))
+    want = turned(query, *angles) @ matrix
+    for impl in ("cpu", "torch", "reference"):
+        got = rotary(query, *angles, hadamard=True, impl=impl)
+        torch.testing.assert_close(got.double(), want, rtol=1e-5, atol=1e-5)
+    rounded = rotary(query, *angles, hadamard=True, bf16=True, impl="cpu")
+    torch.testing.assert_close(
+        rounded, rotary(query, *angles, hadamard=True, impl="cpu").bfloat16(), rtol=0, atol=1e-37
+    )
+    products = [(rotary(query, *angles, hadamard=h) * rotary(key, *angles, hadamard=h)).sum(-1) for h in (False, True)]
+    torch.testing.assert_close(*products, rtol=1e-4, atol=1e-4)
+
+
+def test_a_large_feature_is_rounded_less_when_spread():
+    query, key = (heads_of(200, 1, 64, seed=seed)[:, 0] for seed in (1, 2))
+    query, key = (torch.cat([32 * states[:, :1], states[:, 1:]], dim=1) for states in (query, key))
+    none = random(200, 0)
+    want = query.double() @ key.double().T
+    errors = []
+    for hadamard in (False, True):
+        rounded = [
+            rotary(each[:, None], none, none, hadamard=hadamard, bf16=True)[:, 0].double() for each in (query, key)
+        ]
+        errors.append(float((rounded[0] @ rounded[1].T - want).square().mean().sqrt()))
+    assert errors[1] < 0.3 * errors[0]
+
+
+@no_extension
+@pytest.mark.parametrize("isa", available())
 @pytest.mark.parametrize("activation", ["silu", "gelu_tanh"])
 def test_gate_is_torch(monkeypatch, isa, activation):
     monkeypatch.setenv("FASTREADER_CPU_ISA", isa)
@@ -119,5 +156,5 @@ def test_a_named_implementation():
 def test_opcheck():
     x, weight, angles = random(5, 12), random(12), random(5, 4)
     torch.library.opcheck(torch.ops.fastreader.rms_norm, (x, weight, 1e-6, True, "auto"))
-    torch.library.opcheck(torch.ops.fastreader.rotary, (x.unflatten(1, (2, 6)), angles, angles, True, "auto"))
+    torch.library.opcheck(torch.ops.fastreader.rotary, (x.unflatten(1, (2, 6)), angles, angles, True, True, "auto"))
     torch.library.opcheck(torch.ops.fastreader.gate, (x, x, "silu", False, "auto"))

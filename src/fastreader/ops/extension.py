@@ -15,7 +15,7 @@ from fastreader.errors import InputError
 
 # Counts the operators' signatures and is part of the extension's name: an extension built from other sources is not
 # loaded, since torch would reject its kernels and end the process.
-ABI = 14
+ABI = 15
 _NAME = f"fastreader._C{ABI}"
 VARIABLE = "FASTREADER_CPU_ISA"
 

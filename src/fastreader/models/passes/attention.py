@@ -22,6 +22,7 @@ from fastreader.models.passes.pass_argument import KEYWORD as KEYWORD
 from fastreader.models.passes.pass_argument import WITHOUT_POSITIONS, NotHandedDownError, run_with
 from fastreader.models.passes.query_temperature import TEMPERATURE
 from fastreader.models.passes.recurrent_states import PathStates
+from fastreader.ops.pointwise import rotary
 
 ATTENTION_NAME = "fastreader_tree"
 
@@ -37,8 +38,8 @@ class TreePass:
     Attributes:
         keys: what the new tokens attend to.
         windows: expected window of each layer, in tokens or a chunk; None for full attention.
-        precision: of the products, as in `ops.linear`: "bf16" rounds queries, keys and values to bfloat16, "bf16x3"
-            splits them, all others leave them as they are.
+        precision: of the products, as in `ops.linear`: "bf16" rounds queries, keys (`rounded_heads`) and values to
+            bfloat16, "bf16x3" splits them, all others leave them as they are.
         selected: the tokens whose final states are needed; None for all.
         calls: number of attention calls of each layer.
         narrowed: whether the last layer computed only the selected tokens.
@@ -204,15 +205,16 @@ def attention_forward(
         query = temperature.applied(query, state.positions.to(query.device))
     key, value = key.to(query.device), value.to(query.device)  # of a layer on another device
     dtype = query.dtype
+    query, key, value = (states[0].transpose(0, 1) for states in (query, key, value))
     if state.precision == "bf16":
-        query, key, value = query.bfloat16(), key.bfloat16(), value.bfloat16()
+        query, key, value = rounded_heads(query), rounded_heads(key), value.bfloat16()
     keys = state.keys if state.last_keys is None else state.last_keys
     try:
         out = keys.attend(
             call,
-            query[0].transpose(0, 1),
-            key[0].transpose(0, 1),
-            value[0].transpose(0, 1),
+            query,
+            key,
+            value,
             AttentionParams(
                 scale=query.shape[-1] ** -0.5 if scaling is None else scaling,
                 window=window,
@@ -225,6 +227,14 @@ def attention_forward(
     except InputError as error:  # a size that no implementation has
         raise UnsupportedModelError(f"{name}: {error}") from error
     return out[None].to(dtype), None
+
+
+def rounded_heads(states: Tensor) -> Tensor:
+    """Return queries or keys [T, H, D] in bfloat16. On the CPU a Hadamard matrix multiplies them first (`rotary`)."""
+    if states.dtype == torch.bfloat16 or states.device.type != "cpu":
+        return states.bfloat16()
+    none = states.new_empty((len(states), 0), dtype=torch.float32)
+    return rotary(states.float(), none, none, hadamard=True, bf16=True)
 
 
 def register() -> None:

@@ -81,7 +81,8 @@ def decoder_layer_in(
         angles: cosine and sine, [T, R] each, float32; None for no rotary embedding.
 
     Returns:
-        Queries [T, Hq, D], keys and values [T, Hk, D]; bfloat16 if the precision is "bf16", else float32.
+        Queries [T, Hq, D], keys and values [T, Hk, D]; float32, or for the precision "bf16" bfloat16, queries and keys
+        then multiplied by a Hadamard matrix before they are rounded (`rotary`).
 
     Raises:
         InputError: if the projections do not fit the heads.

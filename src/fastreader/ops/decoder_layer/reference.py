@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fastreader.ops.pointwise.reference import gate_reference, rms_norm_reference, rotary_reference
+from fastreader.ops.pointwise.reference import gate_reference, rms_norm_reference, rotary_reference, spread
 
 Plain = tuple[Tensor, Tensor | None]  # weight [F, E] and bias [F] or None
 
@@ -20,8 +20,14 @@ def decoder_layer_in_reference(
     key_heads: int,
     head_norms: tuple[Tensor, Tensor, float] | None = None,
     angles: tuple[Tensor, Tensor] | None = None,
+    hadamard: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return queries, keys and values for the arguments of `decoder_layer_in`, head norms as (query, key, epsilon)."""
+    """Return queries, keys and values for the arguments of `decoder_layer_in`.
+
+    Args:
+        head_norms: (query, key, epsilon).
+        hadamard: multiply queries and keys by a Hadamard matrix, as for the precision "bf16".
+    """
     projected = _linear(rms_norm_reference(stream.double(), norm, epsilon), projections)
     size = projected.shape[1] // (heads + 2 * key_heads)
     query, key, value = torch.split(projected, [heads * size, key_heads * size, key_heads * size], dim=1)
@@ -34,6 +40,8 @@ def decoder_layer_in_reference(
     query, key, value = (x.reshape(len(x), x.shape[1] // size, size) for x in (query, key, value))
     if angles is not None:
         query, key = rotary_reference(query, *angles), rotary_reference(key, *angles)
+    if hadamard:
+        query, key = spread(query), spread(key)
     return query, key, value
 
 

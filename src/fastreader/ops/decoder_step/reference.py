@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from fastreader.ops.decode_attention.reference import decode_attention_reference
@@ -41,6 +42,7 @@ def decoder_step_reference(
             key_heads=shape.key_heads,
             head_norms=layer.head_norms,
             angles=angles if layer.rotates else None,
+            hadamard=keys.new_keys[i].dtype == torch.bfloat16,
         )
         keys.new_keys[i][keys.slots] = key.to(keys.new_keys[i].dtype)
         keys.new_values[i][keys.slots] = value.to(keys.new_values[i].dtype)

@@ -47,15 +47,21 @@ def rotary(
     sine: Tensor,
     *,
     heads: int | None = None,
+    hadamard: bool = False,
     bf16: bool = False,
     impl: str = "auto",
 ) -> Tensor:
     """Turn the first R of D features by their angles, first half against second (Su et al. 2021, eq. 34).
 
+    Queries and keys that are both multiplied by a Hadamard matrix have the same products. A few large features are then
+    spread over all, so that rounding changes the products less (Ashkboos et al. 2024, QuaRot, section 4).
+
     Args:
         input: [T, H, D], float32 or float64; tokens and heads may be strided.
         cosine, sine: [T, R] of input's type, R even and at most D; features beyond R pass unchanged.
         heads: number of heads to turn; later ones (values next to queries and keys) pass unchanged. None turns all.
+        hadamard: then multiply each head that turns by a Hadamard matrix over the square root of its size, block by
+            block: a block is the largest power of two that divides D. Heads of more than 1,024 features pass unchanged.
         bf16, impl: see `rms_norm`, which raises the same errors.
 
     Returns:
@@ -71,16 +77,16 @@ def rotary(
             f"{list(input.shape)}, {list(cosine.shape)} and {list(sine.shape)}"
         )
     operands = {"input": input, "cosine": cosine, "sine": sine}
-    if heads is None or heads == input.shape[1]:
-        return _run("rotary", impl, bf16, (input, cosine, sine), **operands)
-    chosen = _chosen("rotary", impl, operands)
+    chosen = _chosen("rotary", impl, operands, hadamard)
     if chosen == "triton":
         from fastreader.ops.pointwise.triton import rotary_triton
 
         out: Tensor = rotary_triton(input, cosine, sine, bf16, heads)
         return out
+    if heads is None or heads == input.shape[1]:
+        return _served("rotary", chosen, bf16, (input, cosine, sine, hadamard))
     kept = input[:, heads:].bfloat16() if bf16 else input[:, heads:]
-    return torch.cat([_run("rotary", chosen, bf16, (input[:, :heads], cosine, sine), **operands), kept], dim=1)
+    return torch.cat([_served("rotary", chosen, bf16, (input[:, :heads], cosine, sine, hadamard)), kept], dim=1)
 
 
 def gate(gate: Tensor, up: Tensor, activation: str, *, bf16: bool = False, impl: str = "auto") -> Tensor:
@@ -102,7 +108,11 @@ def gate(gate: Tensor, up: Tensor, activation: str, *, bf16: bool = False, impl:
 
 def _run(op: str, impl: str, bf16: bool, arguments: tuple[Any, ...], **operands: Tensor) -> Tensor:
     """Check the operands, and run the implementation that serves the call."""
-    chosen = _chosen(op, impl, operands)
+    return _served(op, _chosen(op, impl, operands), bf16, arguments)
+
+
+def _served(op: str, chosen: str, bf16: bool, arguments: tuple[Any, ...]) -> Tensor:
+    """Run an implementation by name."""
     out: Tensor
     if chosen != "triton" and arguments[0].dtype == torch.bfloat16:
         arguments = tuple(each.float() if isinstance(each, Tensor) else each for each in arguments)
@@ -118,12 +128,12 @@ def _run(op: str, impl: str, bf16: bool, arguments: tuple[Any, ...], **operands:
     return out.bfloat16() if bf16 else out
 
 
-def _chosen(op: str, impl: str, operands: dict[str, Tensor]) -> str:
+def _chosen(op: str, impl: str, operands: dict[str, Tensor], hadamard: bool = False) -> str:
     """Check the operands, and return the implementation that serves the call."""
     name, first = next(iter(operands.items()))
     like: tuple[Hashable, ...] | None = None
     if impl == "auto" and not torch.is_grad_enabled():
-        like = (op,)
+        like = (op, hadamard)
         for operand in operands.values():
             like += operand.dtype, operand.device
         if (known := SERVED.get(like)) is not None:
@@ -134,7 +144,7 @@ def _chosen(op: str, impl: str, operands: dict[str, Tensor]) -> str:
     check_operands(op, operands)
 
     def why_not_triton() -> str | None:
-        why = triton_support.why_not(first)
+        why = "it multiplies by no Hadamard matrix" if hadamard else triton_support.why_not(first)
         return why if why or first.dtype != torch.float64 else f"it takes no {name_of(first.dtype)}"
 
     chosen = choose(op, impl, first, cpu=partial(extension.why_not, first, (torch.float32,)), triton=why_not_triton)

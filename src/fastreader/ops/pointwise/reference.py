@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+import scipy.linalg
 import torch
 from torch import Tensor
+
+MOST_SPREAD = 1024  # features of a head
 
 
 def rms_norm_reference(input: Tensor, weight: Tensor, epsilon: float) -> Tensor:
@@ -15,7 +19,7 @@ def rms_norm_reference(input: Tensor, weight: Tensor, epsilon: float) -> Tensor:
     return (x / torch.sqrt(mean_square + epsilon) * weight.double()).to(input.dtype)
 
 
-def rotary_reference(input: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
+def rotary_reference(input: Tensor, cosine: Tensor, sine: Tensor, hadamard: bool = False) -> Tensor:
     """Turn the pairs (feature i, feature i + R / 2) of the first R features by their angles, in input's dtype."""
     turned = cosine.shape[1]
     low, high, rest = torch.split(
@@ -23,8 +27,16 @@ def rotary_reference(input: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
     )  # [T, H, ...]
     cosine_low, cosine_high = cosine.double()[:, None].chunk(2, dim=-1)  # [T, 1, R / 2]
     sine_low, sine_high = sine.double()[:, None].chunk(2, dim=-1)
-    out = [low * cosine_low - high * sine_low, high * cosine_high + low * sine_high, rest]
-    return torch.cat(out, dim=-1).to(input.dtype)
+    out = torch.cat([low * cosine_low - high * sine_low, high * cosine_high + low * sine_high, rest], dim=-1)
+    return (spread(out) if hadamard else out).to(input.dtype)
+
+
+def spread(heads: Tensor) -> Tensor:
+    """Multiply blocks of the last axis by a Hadamard matrix over the square root of its size, see `rotary`."""
+    size = heads.shape[-1]
+    block = 1 if size > MOST_SPREAD else size & -size
+    matrix = torch.from_numpy(scipy.linalg.hadamard(block, dtype=np.float64) / math.sqrt(block)).to(heads)
+    return (heads.unflatten(-1, (-1, block)) @ matrix).flatten(-2)
 
 
 def gate_reference(gate: Tensor, up: Tensor, activation: str) -> Tensor:

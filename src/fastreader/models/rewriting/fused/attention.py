@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from fastreader.models.machine.chunking import chunks
-from fastreader.models.passes.attention import attention_forward
+from fastreader.models.passes.attention import attention_forward, rounded_heads
 from fastreader.models.passes.query_temperature import TEMPERATURE
 from fastreader.models.rewriting.fused.parts import JoinedLinear, UpcastLinear
 from fastreader.ops import triton_support
@@ -69,7 +69,7 @@ class FusedAttention(nn.Module):
         Args:
             rows: after the norm.
             angles: cosine and sine, [1, T, R] each.
-            bf16: round the results to bfloat16; None does so if the precision is "bf16".
+            bf16: round the results to bfloat16 as `rounded_heads` does; None does so if the precision is "bf16".
         """
         if bf16 is None:
             bf16 = self.projections.precision == "bf16"
@@ -92,9 +92,10 @@ class FusedAttention(nn.Module):
         if self.norms == "head":
             query, key = self.q_norm(query), self.k_norm(key)  # type: ignore[misc]
         if turns is not None:
-            query, key = rotary(query, *turns, bf16=bf16), rotary(key, *turns, bf16=bf16)
+            spread = bf16 and rows.device.type == "cpu"
+            query, key = (rotary(each, *turns, hadamard=spread, bf16=bf16) for each in (query, key))
         elif bf16:
-            query, key = query.bfloat16(), key.bfloat16()
+            query, key = rounded_heads(query), rounded_heads(key)
         return query, key, value.bfloat16() if bf16 else value
 
     def forward(
