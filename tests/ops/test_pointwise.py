@@ -58,6 +58,7 @@ def test_hadamard_matrices_by_their_definition(monkeypatch, isa, size, block):
     want = turned(query, *angles) @ matrix
     for impl in ("cpu", "torch", "reference"):
         got = rotary(query, *angles, hadamard=True, impl=impl)
+        assert rotary(query[:0], *(angle[:0] for angle in angles), hadamard=True, impl=impl).shape == (0, 3, size)
         torch.testing.assert_close(got.double(), want, rtol=1e-5, atol=1e-5)
     rounded = rotary(query, *angles, hadamard=True, bf16=True, impl="cpu")
     torch.testing.assert_close(

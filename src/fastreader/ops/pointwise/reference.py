@@ -36,7 +36,7 @@ def spread(heads: Tensor) -> Tensor:
     size = heads.shape[-1]
     block = 1 if size > MOST_SPREAD else size & -size
     matrix = torch.from_numpy(scipy.linalg.hadamard(block, dtype=np.float64) / math.sqrt(block)).to(heads)
-    return (heads.unflatten(-1, (-1, block)) @ matrix).flatten(-2)
+    return (heads.reshape(*heads.shape[:-1], size // block, block) @ matrix).reshape(heads.shape)
 
 
 def gate_reference(gate: Tensor, up: Tensor, activation: str) -> Tensor:
