@@ -174,9 +174,8 @@ class Reader(ReaderBase):
     def _loaded(cls, options: LoadOptions) -> Reader:
         """Return the reader of a name, a path or a pair."""
         name = options.model if isinstance(options.model, str | os.PathLike) else "a model"
-        with _loading, busy(f"loading {os.fspath(name)}"), large_blocks_apart():
-            with without_collections():
-                loaded = load(options)
+        with _loading, busy(f"loading {os.fspath(name)}"), large_blocks_apart(), without_collections():
+            loaded = load(options)
             weights = sum(parameter.nbytes for parameter in loaded.model.parameters())
             with naming_shortage(os.fspath(name), loaded.need), blocks_used_again():
                 reader = cls(loaded, options.check)

@@ -99,8 +99,11 @@ def _libc(name: str) -> Any:
 
 
 def return_freed() -> None:
-    """Return freed memory to the system, since glibc keeps more after loading and the check than the weights take."""
-    gc.collect()
+    """Return freed memory to the system, since glibc keeps more after loading and the check than the weights take.
+
+    Of garbage, only what is newer than the last collection is looked for: within `without_collections` all of a load.
+    """
+    gc.collect(0)
     trim = _libc("malloc_trim")
     if trim is not None:  # musl has none
         trim(0)
