@@ -584,13 +584,13 @@ FR_INLINE void store_strip(const LinearArgs& a, const Rows<F>& operand, int64_t 
 }
 
 template <typename O>
-FR_INLINE void gate_strip(const LinearArgs& a, int64_t strip, int64_t begin, int64_t rows, const float* buffer) {
+FR_INLINE void gate_strip(const LinearArgs& a, int64_t strip, int64_t begin, int64_t rows, const float* gates,
+                          const float* ups) {
   const int64_t first = strip * kStrip, half = a.width / 2;
   for (int64_t r = 0; r < rows; ++r) {
-    const float* from = buffer + r * 2 * kStrip;
     O* to = static_cast<O*>(a.out) + (begin + r) * a.out_stride + first;
     for (int64_t c = 0; c < kStrip; c += kWidth) {
-      vf gate = load(from + c), up = load(from + kStrip + c);
+      vf gate = load(gates + r * kStrip + c), up = load(ups + r * kStrip + c);
       if (a.bias != nullptr) {
         gate += load(a.bias + first + c);
         up += load(a.bias + half + first + c);
@@ -609,7 +609,7 @@ struct LinearSpace {
   float* wide; // a chunk of a strip
   UnpackedPart<typename F::Input> part; // also
   Rest rest; // of up to all blocks
-  float* buffer; // [row_block][2][32]
+  float* buffer; // [2][row_block][32]
 
   // Return the bytes of the workspace; set the pointers if it is given.
   static int64_t layout(const LinearArgs& a, void* base, LinearSpace* out) {
@@ -706,15 +706,29 @@ void linear(const LinearArgs& a, int64_t block, int64_t slice, void* workspace, 
   }
   const int64_t strips = a.after == After::gate ? a.strips / 2 : a.strips;
   const int64_t low = slice * a.slice_strips, high = lesser(low + a.slice_strips, strips);
-  float* const buffer = space.buffer;
-  for (int64_t strip = low; strip < high; ++strip) {
-    if (a.after != After::gate) {
-      store_strip<F>(a, operand, strip, begin, rows, buffer);
-      continue;
+  if (a.after != After::gate) {
+    for (int64_t strip = low; strip < high; ++strip) store_strip<F>(a, operand, strip, begin, rows, space.buffer);
+    return;
+  }
+  // For a few rows several strips of the gate are read and then as many of its factor: memory is faster in long pieces.
+  const int64_t computed = rows > kStrip ? round_up(rows, kStrip) : computed_rows<T>(rows);
+  const int64_t together = a.row_block / computed, products = computed * kStrip;
+  float *const gates = space.buffer, *const ups = gates + together * products;
+  for (int64_t first = low; first < high; first += together) {
+    const int64_t count = lesser(together, high - first);
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t next = i + 1 < count ? first + i + 1 : strips + first;
+      multiply_strip<F>(a, operand, first + i, 0, rows, gates + i * products, kStrip, false, next);
     }
-    multiply_strip<F>(a, operand, strip, 0, rows, buffer, 2 * kStrip, false, strips + strip);
-    multiply_strip<F>(a, operand, strips + strip, 0, rows, buffer + kStrip, 2 * kStrip, false, strip + 1);
-    a.out_bf16 ? gate_strip<bf16>(a, strip, begin, rows, buffer) : gate_strip<float>(a, strip, begin, rows, buffer);
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t next = i + 1 < count ? strips + first + i + 1 : first + count;
+      multiply_strip<F>(a, operand, strips + first + i, 0, rows, ups + i * products, kStrip, false, next);
+    }
+    for (int64_t i = 0; i < count; ++i) {
+      const float *const gate = gates + i * products, *const up = ups + i * products;
+      a.out_bf16 ? gate_strip<bf16>(a, first + i, begin, rows, gate, up)
+                 : gate_strip<float>(a, first + i, begin, rows, gate, up);
+    }
   }
 }
 
