@@ -10,7 +10,9 @@ from torch import nn
 from transformers.models.llama import modeling_llama
 
 from fastreader import Reader
+from fastreader.models.passes.packed_keys import TreeKeys
 from fastreader.models.rewriting.fused import FusedAttention, FusedFeedForward, FusedLayer, FusedNorm, match
+from fastreader.ops.pointwise.reference import spread
 
 LAYERS = 3
 # family: fused layers, and attention, feed-forward and norm modules in three layers
@@ -45,6 +47,28 @@ def test_the_common_families_run_fused(family, precision):
     reader = Reader.load((tiny(family), byte_tokenizer()), precision=precision)
     assert counts(reader) == FUSED[family]
     assert ("fused" in reader.describe()["forward"]) == any(FUSED[family])
+
+
+@pytest.mark.parametrize("family", ["Llama", "SmolLM3", "GPTNeoX", "Cohere2, window"])
+def test_rounded_queries_and_keys_are_multiplied_by_a_hadamard_matrix(family, monkeypatch):
+    model, seen, attend = tiny(family), [], TreeKeys.attend
+
+    def recorded(self, layer, query, key, value, params):
+        seen.append((query, key, value))
+        return attend(self, layer, query, key, value, params)
+
+    monkeypatch.setattr(TreeKeys, "attend", recorded)
+    for how in ({"precision": "fast", "products": "bf16"}, {"precision": "exact"}):
+        reader = Reader.load((model, byte_tokenizer()), **how)
+        seen.clear()
+        reader.score([(list(range(20)), [3, 4])])
+        if how["precision"] == "fast":
+            rounded = seen[:LAYERS]
+    for found, exact in zip(rounded, seen, strict=True):
+        assert {states.dtype for states in found} == {torch.bfloat16}
+        for kind, got, want in zip(("query", "key", "value"), found, exact, strict=True):
+            want = want if kind == "value" else spread(want)
+            assert (got.float() - want).norm() < 0.05 * want.norm(), kind
 
 
 class Scaled(modeling_llama.LlamaAttention):
