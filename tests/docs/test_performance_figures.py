@@ -63,7 +63,9 @@ def test_growth_in_words():
 
 
 WAYS = {
-    "fast": "fastreader, fast",
+    "fast by bf16": "fastreader, fast by bf16",
+    "fast by int16": "fastreader, fast by int16",
+    "fast by float32": "fastreader, fast by float32",
     "high": "fastreader, high",
     "exact": "fastreader, exact",
     "transformers bf16, prefix cache": "transformers, bf16",
