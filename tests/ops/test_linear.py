@@ -278,7 +278,10 @@ def test_added_to_a_sum(monkeypatch, isa, precision, size):
 @pytest.mark.parametrize("isa", available())
 @pytest.mark.parametrize("precision", ["bf16", "bf16x3", "float32", "int16"])
 @pytest.mark.parametrize("activation", ["silu", "gelu_tanh"])
-@pytest.mark.parametrize(("rows", "depth", "inner"), [(0, 8, 32), (1, 40, 64), (70, 64, 33), (300, 576, 96)])
+@pytest.mark.parametrize(
+    ("rows", "depth", "inner"),
+    [(0, 8, 32), (1, 40, 64), (3, 40, 352), (8, 64, 288), (17, 32, 96), (70, 64, 33), (300, 576, 96)],
+)
 def test_gated(monkeypatch, isa, precision, activation, rows, depth, inner):
     monkeypatch.setenv("FASTREADER_CPU_ISA", isa)
     x, weight, bias = inputs(rows, depth, 2 * inner, torch.bfloat16)

@@ -229,12 +229,20 @@ def attention_forward(
     return out[None].to(dtype), None
 
 
-def rounded_heads(states: Tensor) -> Tensor:
-    """Return queries or keys [T, H, D] in bfloat16. On the CPU a Hadamard matrix multiplies them first (`rotary`)."""
-    if states.dtype == torch.bfloat16 or states.device.type != "cpu":
-        return states.bfloat16()
-    none = states.new_empty((len(states), 0), dtype=torch.float32)
-    return rotary(states.float(), none, none, hadamard=True, bf16=True)
+def rounded_heads(states: Tensor, angles: tuple[Tensor, Tensor] | None = None) -> Tensor:
+    """Return queries or keys in bfloat16. On the CPU a Hadamard matrix multiplies them first, see `rotary`.
+
+    Args:
+        states: [T, H, D]; returned as they are if they are bfloat16 already and do not rotate.
+        angles: cosine and sine [T, R] to rotate them by before, or None.
+    """
+    on_cpu = states.device.type == "cpu"
+    if angles is None:
+        if states.dtype == torch.bfloat16 or not on_cpu:
+            return states.bfloat16()
+        none = states.new_empty((len(states), 0), dtype=torch.float32)
+        states, angles = states.float(), (none, none)
+    return rotary(states, *angles, hadamard=on_cpu, bf16=True)
 
 
 def register() -> None:

@@ -91,11 +91,10 @@ class FusedAttention(nn.Module):
         query, key, value = (part.unflatten(1, (-1, self.head_dim)) for part in parts)
         if self.norms == "head":
             query, key = self.q_norm(query), self.k_norm(key)  # type: ignore[misc]
-        if turns is not None:
-            spread = bf16 and rows.device.type == "cpu"
-            query, key = (rotary(each, *turns, hadamard=spread, bf16=bf16) for each in (query, key))
-        elif bf16:
-            query, key = rounded_heads(query), rounded_heads(key)
+        if bf16:
+            query, key = rounded_heads(query, turns), rounded_heads(key, turns)
+        elif turns is not None:
+            query, key = rotary(query, *turns), rotary(key, *turns)
         return query, key, value.bfloat16() if bf16 else value
 
     def forward(
